@@ -24,6 +24,7 @@ from gateway.parsing.formats import check_parsers
 from gateway.processes import signals
 from gateway.processes.devices import replicas_problem
 from gateway.processes.engine_process import EngineCommand, command
+from gateway.processes.following_server import FollowingServer
 from gateway.processes.runtime_directory import runtime_directory
 from gateway.processes.tunnel import ngrok_problem
 from jaxengine.options.option import UsageError
@@ -61,6 +62,8 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         return logs.fail(str(error), logs.USAGE)
     if problem := tls_problem(options) or ngrok_problem(options) or replicas_problem(options, environ):
         return logs.fail(problem, logs.USAGE)
+    if options.follows:
+        return _follow(options, environ, engine, began)
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)
         admin = None if options.admin_port is None else bind(options.admin_hostname, options.admin_port)[0]
@@ -88,6 +91,21 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing))
+
+
+def _follow(options: Options, environ: Mapping[str, str], engine: EngineCommand, began: float) -> int:
+    """Run an engine that follows that of another machine, and no server; the exit code."""
+    logs.configure(options.json_output, options.log_level)
+    prefix, name = options.shard_uds_path, f"{options.master_port}-{options.node_rank}"
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(runtime_directory(prefix, name))
+        except ValueError as error:
+            return logs.fail(str(error), logs.USAGE)
+        except OSError as error:
+            return logs.fail(f"cannot make the directory {prefix}-{name}: {error.strerror}", os.EX_CANTCREAT)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(FollowingServer(options, environ, directory, engine, began).run())
 
 
 def _log_notices(options: Options, ports: Sequence[socket.socket]) -> None:

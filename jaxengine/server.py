@@ -5,10 +5,14 @@ is open, and the gateway informed, long before.
 """
 
 import dataclasses
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxengine.options.adapters import named_adapters
+from jaxengine.group.membership import Membership
+from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.command_line import parse
 from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
@@ -18,6 +22,14 @@ from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.service.process import Loaded, Progress, StartupError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
+
+if TYPE_CHECKING:
+    from convert.source import OpenModel
+    from jaxengine.engine.engine import Engine
+    from jaxengine.group.leader import Leader
+    from jaxengine.group.replay import Replay
+
+logger = logging.getLogger(__name__)
 
 # For fetching the model only: nothing that runs afterwards may read them, the process that compiles included.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
@@ -69,7 +81,27 @@ def load(options: ServeOptions, progress: Progress) -> Loaded:
 
 
 def _load(options: ServeOptions, progress: Progress) -> Loaded:
+    model = _open(options, progress)
+    membership = Membership.of(options, options.group_patience)
+    record = None if options.adapters_file is None else AdapterRecord(options.adapters_file)
+    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(options.memory_fraction))  # read when JAX meets the device
     from convert.cache import cache_root
+    from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
+    from jaxengine.executor.executable_store import forget_executables
+
+    compile_cache = compile_cache_in(cache_root(options.cache_dir))
+    enable_compile_cache(compile_cache)
+    try:
+        if membership and options.follows:
+            return Loaded(_follow(model, membership, compile_cache, progress), model.directory)
+        engine = _lead(model, options, membership, record, compile_cache, progress)
+    except RuntimeError:  # JAX's errors are among these
+        forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
+        raise
+    return Loaded(engine, model.directory, record)
+
+
+def _open(options: ServeOptions, progress: Progress) -> "OpenModel":
     from convert.source import open_model, with_rope
 
     progress(f"opening {options.model_id or 'the default model'}")
@@ -86,42 +118,84 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
         model = with_rope(model, options.rope_scaling or "linear", options.rope_factor or 1.0)
     if options.model_name:
         model = dataclasses.replace(model, model_id=options.model_name)
-    progress("starting the device")
-    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(options.memory_fraction))  # read when JAX meets the device
-    _require_device()
+    return model
+
+
+def _lead(
+    model: "OpenModel",
+    options: ServeOptions,
+    membership: Membership | None,
+    record: AdapterRecord | None,
+    compile_cache: Path,
+    progress: Progress,
+) -> "Engine":
+    """The engine of a server, on this machine alone or on all of its group."""
     from jaxengine.engine.rehearsal import rehearse
-    from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
-    from jaxengine.executor.executable_store import forget_executables
     from jaxengine.startup.build import load_engine
 
-    record = None if options.adapters_file is None else AdapterRecord(options.adapters_file)
     adapters, noted = named_adapters(options.lora_adapters), record.read() if record else None
     if noted is not None:
         adapters = ()
         options = dataclasses.replace(
             options, enable_lora=True, max_loras=noted.max_loras, max_lora_rank=noted.max_lora_rank
         )
-    compile_cache = compile_cache_in(cache_root(options.cache_dir))
-    enable_compile_cache(compile_cache)
-    try:
-        engine = load_engine(
-            model,
-            options,
-            lambda what, done, total: progress(f"{what} {done}/{total}"),
-            adapters=adapters,
-            compile_cache=compile_cache,
-        )
-        if noted is not None:
-            noted.restore(engine)
-        rehearse(engine)
-        engine.constraints.start()
-    except RuntimeError:  # JAX's errors are among these
-        forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
-        raise
-    return Loaded(engine, model.directory, record)
+    leader = _gather(membership, options, adapters, progress) if membership else None
+    _require_device(progress)
+    engine = load_engine(
+        model,
+        options,
+        _counted(progress),
+        adapters=adapters,
+        compile_cache=compile_cache,
+        leader=leader,
+    )
+    if noted is not None:
+        noted.restore(engine)
+    rehearse(engine)
+    engine.constraints.start()
+    return engine
 
 
-def _require_device() -> None:
+def _gather(
+    membership: Membership, options: ServeOptions, adapters: Sequence[NamedAdapter], progress: Progress
+) -> "Leader":
+    """Wait for the other machines of the group."""
+    from jaxengine.group import distributed
+    from jaxengine.group.leader import Leader
+    from jaxengine.startup import agreement
+
+    if not membership.key:
+        place = f"{membership.address} port {membership.port}"
+        logger.warning("whoever reaches %s can join this group: --group-key-file keeps others out", place)
+    leader, port = Leader(membership, agreement.hello(membership.hosts)), distributed.free_port(membership.address)
+    leader.gather(
+        agreement.welcome(port, options, adapters),
+        lambda here, wanted: progress(f"waiting for the other machines {here}/{wanted}"),
+    )
+    distributed.start(membership, port)
+    return leader
+
+
+def _follow(model: "OpenModel", membership: Membership, compile_cache: Path, progress: Progress) -> "Replay":
+    """What repeats the launches of the machine that leads, with its options."""
+    from jaxengine.group import distributed
+    from jaxengine.group.follower import FollowerLink
+    from jaxengine.startup import agreement
+    from jaxengine.startup.follow import load_replay
+
+    leader = FollowerLink(membership)
+    welcome = leader.join(agreement.hello(membership.hosts), progress)
+    distributed.start(membership, welcome["port"])
+    _require_device(progress)
+    return load_replay(model, welcome, leader, _counted(progress), compile_cache)
+
+
+def _counted(progress: Progress) -> Callable[[str, int, int], None]:
+    return lambda what, done, total: progress(f"{what} {done}/{total}")
+
+
+def _require_device(progress: Progress) -> None:
+    progress("starting the device")
     import jax
 
     try:

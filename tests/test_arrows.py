@@ -39,7 +39,7 @@ FLOORS = {
         {"server", "llm", "quantize", "export", "plan"},
         {"capacity"},
         {"startup"},
-        {"engine", "service", "gptq"},
+        {"engine", "service", "gptq", "group"},
         {"executor", "scheduler", "weights"},
         {"step", "cache", "speculation"},
         {"model", "request"},

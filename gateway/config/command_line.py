@@ -14,7 +14,13 @@ from gateway.config.options import MISSING, Options, rows
 from jaxengine.options.command_line import Parser, add_argument
 from jaxengine.options.option import UsageError, flag, read
 
-FOREIGN = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING"}  # others' variables, and our name
+# Others' variables, and our names of them; those of Kubernetes' LeaderWorkerSet say which pod of a group this is.
+FOREIGN = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING",
+    "LWS_GROUP_SIZE": "NNODES",
+    "LWS_WORKER_INDEX": "NODE_RANK",
+    "LWS_LEADER_ADDRESS": "MASTER_ADDR",
+}
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:

@@ -15,6 +15,7 @@ from typing import Any
 
 from gateway.config import values
 from jaxengine.options.adapters import NamedAdapter, named_adapters
+from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError, flag, option
 from jaxengine.options.speculation import decide
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
@@ -22,11 +23,12 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
 TGI = "tgi"  # the model's name in TGI's documentation and clients
 ALIASES = (TGI, "dummy")  # names that every model has: huggingface_hub sends "dummy" to a given URL
+OF_GROUPS = ("node_rank", "master_addr", "master_port", "group_key_file")
 OF_NGROK = ("ngrok_authtoken", "ngrok_authtoken_file", "ngrok_edge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(CheckpointOptions, ComputeOptions):
+class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment.
 
     The inherited fields are the engine's options, from `jaxengine/options/table.py`. They are passed on to the engine
@@ -263,12 +265,6 @@ class Options(CheckpointOptions, ComputeOptions):
     )
     disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", no_effect=True)
     enable_auto_tool_choice: bool = option(False, values.flag, "models may always choose a tool", no_effect=True)
-    master_addr: str | None = option(
-        None, values.text, "the devices of one machine need no meeting point", no_effect=True
-    )
-    master_port: int | None = option(
-        None, values.whole(0, 65535), "the devices of one machine need no meeting point", no_effect=True
-    )
     prometheus_port: int | None = option(
         None, values.whole(0, 65535), "metrics are at /metrics of --port", no_effect=True
     )
@@ -284,6 +280,12 @@ class Options(CheckpointOptions, ComputeOptions):
             object.__setattr__(self, "port", self.aip_http_port)
         if self.replicas > 1 and self.sharded and self.num_shard is None:
             raise UsageError("--sharded true takes all devices: with --replicas, --num-shard says how many each has")
+        try:
+            self.check_group()
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if self.nnodes > 1 and self.replicas > 1:
+            raise UsageError("--nnodes splits one model over machines: it does not go with --replicas")
         if self.admin_exclusive and self.admin_port is None:
             raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
@@ -340,6 +342,8 @@ class Options(CheckpointOptions, ComputeOptions):
         lines = [f"{flag(row.name)} has {row.metadata['help']}" for row in given if row.metadata["no_effect"]]
         if not self.ngrok:  # NGROK_AUTHTOKEN is also a variable of ngrok's own programs: it may be set for them
             lines += [f"{flag(row.name)} has no effect without --ngrok" for row in given if row.name in OF_NGROK]
+        if self.nnodes == 1:
+            lines += [f"{flag(row.name)} has no effect without --nnodes" for row in given if row.name in OF_GROUPS]
         return lines
 
 

@@ -15,12 +15,14 @@ from typing import Any
 from gateway import child_process
 from gateway.config.options import Options
 from jaxengine.options.command_line import arguments
+from jaxengine.options.group import GroupOptions
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, ServeOptions
 from jaxengine.options.visible_devices import VARIABLE as VISIBLE_DEVICES
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
+PASSED_ON = (CheckpointOptions, ComputeOptions, GroupOptions)
 EngineCommand = Callable[[Options, "EnginePlace", int], list[str]]  # the last is the parent's process id
 
 NAMES = {
@@ -79,6 +81,7 @@ def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),
         memory_fraction=options.cuda_memory_fraction,
+        group_patience=options.engine_hang_timeout,
         logger_level=options.log_level,
         json_output=options.json_output,
         otlp_endpoint=options.otlp_endpoint,
@@ -88,6 +91,7 @@ def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
             "enable_lora": options.enable_lora or options.allow_runtime_lora_updating,
             "merge_adapter": _location(options.merge_adapter),
             "speculative_config": _with_location(options.speculative_config),
+            "group_key_file": options.group_key_file and child_process.absolute(str(options.group_key_file)),
             "lora_adapters": tuple(f"{each.name}={_location(each.path)}" for each in options.adapters),
         },
     )
@@ -96,7 +100,7 @@ def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
 
 def _passed_on(options: Options) -> dict[str, Any]:
     """The options that the engine has by the same name."""
-    rows = (*dataclasses.fields(CheckpointOptions), *dataclasses.fields(ComputeOptions))
+    rows = [row for table in PASSED_ON for row in dataclasses.fields(table)]
     return {row.name: getattr(options, row.name) for row in rows}
 
 
@@ -134,4 +138,4 @@ def _devices(options: Options) -> int:
     """How many devices one model is split over; 0 means all devices."""
     if options.num_shard is not None:
         return options.num_shard
-    return 0 if options.sharded else 1
+    return 0 if options.sharded or options.nnodes > 1 else 1

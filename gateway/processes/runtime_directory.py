@@ -26,8 +26,9 @@ def socket_of(directory: Path, engine: int | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def runtime_directory(prefix: Path, port: int, engines: int = 1) -> Iterator[Path]:
-    """The directory of the server on `port`, locked for this process until the block ends.
+def runtime_directory(prefix: Path, port: int | str, engines: int = 1) -> Iterator[Path]:
+    """The directory of the server on `port`, or with another name of its own, locked for this process until the block
+    ends.
 
     Raises:
         ValueError: another server uses it, or it is not private, or its path is too long for a socket.

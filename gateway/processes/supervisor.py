@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.observability.sink import RestartCause
+from jaxengine.options.group import GROUP_ENDED
 from jaxengine.telemetry.logs import USAGE
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 # At least so long from one start to the next: the n-th value after n short lives in a row. A life is short if it lasted
 # less than the last value. A longer life, of which loading takes most, is pause enough.
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0)
+REJOIN_SECONDS = 0.5  # behind an engine that ended only because that of another machine did
 STACK_DUMP_SECONDS = 5.0  # between SIGABRT, which makes a stuck engine write its stacks, and SIGKILL
 # Exit codes of an engine that would fail again at the next start; EX_UNAVAILABLE means the hub cannot be reached.
 FINAL_CODES = (USAGE, os.EX_DATAERR, os.EX_UNAVAILABLE, os.EX_CANTCREAT, os.EX_IOERR, os.EX_NOPERM)
@@ -153,7 +155,9 @@ class Supervisor:
                 self._move(Signal.GIVE_UP)
                 return code
             now = time.monotonic()
-            delay = self._budget.next_delay(now, now - self._began, was_ready=self._ready)
+            delay: float | None = REJOIN_SECONDS
+            if code != GROUP_ENDED:
+                delay = self._budget.next_delay(now, now - self._began, was_ready=self._ready)
             if delay is None:
                 logger.error("%s ended with code %d, and %s: giving up", self._name, code, self._budget)
                 self._move(Signal.GIVE_UP)

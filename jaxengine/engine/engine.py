@@ -382,6 +382,8 @@ class Engine:
 
     def _start_over(self) -> None:
         self.flight = None
+        if self.runner.followers:
+            raise EngineFailure("a step of several machines failed: all of them start anew")
         self.scheduler.reset()
         try:
             self.runner.reset()

@@ -55,6 +55,8 @@ class CompileCounter:
     @property
     def new(self) -> bool:
         """Whether what this thread last expected was compiled, and not found in a cache of this process or on disk."""
+        if jax.process_index() != 0:  # which JAX has keep nothing, and tells nothing of it
+            return not self.hit
         return getattr(self._thread, "new", False)
 
     def found(self) -> None:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compile_cache import COMPILES
-from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS, OF_GROUPS
 from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes
@@ -216,11 +216,14 @@ class Compiler:
     # --- compiling ----------------------------------------------------------------------------------------------
 
     def compile(self, lowered: Any) -> Any:
-        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.device.platform))
+        options = COMPILER_OPTIONS.get(self.device.platform)
+        if self.device.platform == "gpu" and not self.replicated.is_fully_addressable:
+            options = {**(options or {}), **OF_GROUPS}
+        return lowered.compile(compiler_options=options)
 
-    def executables(self, progress: Progress) -> Executables:
+    def executables(self, progress: Progress, on_built: Callable[[Hashable], None] = lambda _: None) -> Executables:
         """Build what serving waits for: the helpers, the essential steps, the shortest and the longest prompt's
-        encoder.
+        encoder. `on_built` as `Executables` has it.
         """
         encode_shapes = self.shapes.encode_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
@@ -230,7 +233,7 @@ class Compiler:
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in self.shapes.names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
-        return Executables(self.jobs(), list(dict.fromkeys(essential)), progress)
+        return Executables(self.jobs(), list(dict.fromkeys(essential)), progress, on_built)
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),

@@ -14,9 +14,8 @@ What is read at the end of a page is of the first token of the next one. So requ
 token overwrite each other's: of 4 requests behind 64 shared tokens that moved chances, and hardly ever a guess.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -24,10 +23,8 @@ import numpy as np
 from jax import Array
 
 from jaxengine.executor.bucket_chooser import BucketChooser
-from jaxengine.executor.executables import Executables
+from jaxengine.executor.device_state import DeviceState
 from jaxengine.executor.shapes import Shapes
-from jaxengine.executor.step_model import StepModel
-from jaxengine.model.feature_decoder import Features
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
@@ -75,35 +72,18 @@ class Reading:
 
 
 class DraftRunner:
-    """A `Proposer`.
+    """A `Proposer`."""
 
-    Args:
-        put: sends an array to the devices.
-        features: what the target has left of all tokens.
-    """
-
-    def __init__(
-        self,
-        shapes: Shapes,
-        model: StepModel,
-        executables: Executables,
-        buckets: BucketChooser,
-        put: Callable[[Any], Any],
-        features: Callable[[], Features],
-    ) -> None:
+    def __init__(self, shapes: Shapes, state: DeviceState, buckets: BucketChooser) -> None:
         assert shapes.draft_model is not None
         self.shapes = shapes
         self.spec = shapes.draft_model
-        self.leaves = model.draft_leaves
-        self.executables = executables
+        self.state = state
         self.buckets = buckets
-        self.put = put
-        self.features = features
 
     def reset(self) -> None:
         """Fresh, empty caches."""
-        self.layers: Any = None
-        self.layers = self.executables["allocate_draft"]()
+        self.state.launch("allocate_draft")
         self.readings: WeakKeyDictionary[Sequence, Reading] = WeakKeyDictionary()
 
     def first_run(self, shape: StepShape) -> None:
@@ -113,7 +93,7 @@ class DraftRunner:
             self._read(shape.tokens, DraftUpload(self.shapes.draft_reading(shape.tokens)))
         if ("propose", shape.rows) in names:
             self._guess(shape.rows, DraftUpload(self.shapes.draft_guessing(shape.rows)))
-        jax.block_until_ready(self.layers)
+        jax.block_until_ready(self.state.draft_layers)
 
     def can_propose(self, rows: int) -> bool:
         return self.buckets.propose_size(rows) is not None
@@ -176,7 +156,7 @@ class DraftRunner:
         for each, end in parts:
             self._add(upload, each, end)
         self._read(tokens, upload)
-        jax.block_until_ready(self.layers)
+        jax.block_until_ready(self.state.draft_layers)
 
     def _add(self, upload: DraftUpload, sequence: Sequence, end: int) -> None:
         """Have the unread positions of `sequence` up to `end` read."""
@@ -186,10 +166,7 @@ class DraftRunner:
         reading.read = end
 
     def _read(self, tokens: int, upload: DraftUpload) -> None:
-        read = self.executables["read", tokens]
-        self.layers = read(self.leaves, self.layers, self.features(), self.put(upload.buffer))
+        self.state.launch(("read", tokens), upload.buffer)
 
     def _guess(self, rows: int, upload: DraftUpload) -> Array:
-        guess = self.executables["propose", rows]
-        self.layers, packed = guess(self.leaves, self.layers, self.features(), self.put(upload.buffer))
-        return packed  # type: ignore[no-any-return]
+        return self.state.launch(("propose", rows), upload.buffer)  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ class ExecutableStore:
     def __init__(self, compile_cache: Path, recipe: str, devices: Sequence[jax.Device]) -> None:
         self._directory = compile_cache / DIRECTORY
         self._devices = devices
-        self._key = (recipe, *_code(), *_flags(), *_machine(devices))
+        self._key = (recipe, code_digest(), *_versions(), *_flags(), *_machine(devices))
 
     def load(self, name: Hashable) -> Any | None:
         """The `jax.stages.Compiled` that was saved as `name`, if one was. A file that cannot be read is removed."""
@@ -87,15 +87,21 @@ class ExecutableStore:
 
 
 @cache
-def _code() -> tuple[str, ...]:
-    """Digest of the engine's source, and versions of what compiles it."""
+def code_digest() -> str:
+    """Of the engine's source."""
     digest = hashlib.sha256()
     for file in sorted(Path(jaxengine.__path__[0]).rglob("*.py")):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest(), jax.__version__, jaxlib.version.__version__, platform.python_version()
+    return digest.hexdigest()
 
 
-_code()  # now, while the source is imported: a file may change while weights load, and this process runs it as it was
+# Now, while the source is imported: a file may change while weights load, and this process runs it as it was.
+code_digest()
+
+
+def _versions() -> tuple[str, ...]:
+    """Of what compiles the source."""
+    return jax.__version__, jaxlib.version.__version__, platform.python_version()
 
 
 def _flags() -> tuple[str, ...]:

@@ -31,16 +31,22 @@ class Executables:
     """Executables by name, built by `jobs`.
 
     The constructor builds the `essential` ones, calling `progress(done, total)` after each. `build_rest` starts on the
-    others, in the order of `jobs`, and returns at once.
+    others, in the order of `jobs`, and returns at once. `on_built` is called with each name that is built, by whichever
+    thread built it.
 
     Raises:
         Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
     """
 
     def __init__(
-        self, jobs: Mapping[Hashable, Callable[[], Compiled]], essential: Sequence[Hashable], progress: Progress
+        self,
+        jobs: Mapping[Hashable, Callable[[], Compiled]],
+        essential: Sequence[Hashable],
+        progress: Progress,
+        on_built: Callable[[Hashable], None] = lambda _: None,
     ) -> None:
         self._jobs = jobs
+        self._on_built = on_built
         self._built: dict[Hashable, Compiled] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -58,6 +64,11 @@ class Executables:
 
     def __contains__(self, name: Hashable) -> bool:
         return name in self._built
+
+    @property
+    def built(self) -> list[Hashable]:
+        """The names of those that there are by now."""
+        return list(self._built)
 
     def build_rest(self, compile_process: CompileProcess | None = None) -> None:
         """Build what is missing, with low priority: requests are being served meanwhile.
@@ -119,3 +130,4 @@ class Executables:
         with COMPILES.expected():
             self._built[name] = self._jobs[name]()
         self._cached = self._cached and COMPILES.hit
+        self._on_built(name)

@@ -1,11 +1,12 @@
-"""The device's side of a step: uploads it, launches it, and reads its tokens when they are wanted.
+"""From a plan to launches: packs what the devices lack, launches the step, and reads its tokens when they are wanted.
 
-The runner owns every device array and calls only executables that `compiler` made. It plans nothing and decides nothing
+The runner knows what the devices know. It touches them through `DeviceState` alone, plans nothing and decides nothing
 about requests. A step that raises leaves the donated caches destroyed; `reset` makes fresh ones.
 """
 
+from collections.abc import Container, Hashable
 from collections.abc import Sequence as Items
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,17 +17,17 @@ from jaxengine.cache.page_pool import SINK
 from jaxengine.cache.page_tables import Fork
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.compiler import PAGE_COPIES, TABLE_WRITES, Compiler
+from jaxengine.executor.device_state import LEFT_OUT, DeviceState
 from jaxengine.executor.draft_runner import DraftRunner
 from jaxengine.executor.executables import Progress
+from jaxengine.executor.followers import Everywhere, Followers
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
-from jaxengine.model.adapters import one_slot
-from jaxengine.model.feature_decoder import Features
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
-from jaxengine.step.functions import LOGITS_BLOCK, Adapters
+from jaxengine.step.functions import LOGITS_BLOCK
 from jaxengine.step.pooled import PooledHidden, pooled_rows, row_of_tokens
 from jaxengine.step.prompt_logits import PromptLogits
 from jaxengine.step.results import InFlight, Results
@@ -48,38 +49,44 @@ class BackboneLaunch(NamedTuple):
 
 
 class Runner:
-    """Executables, parameters and device state of one engine."""
+    """The host's half of one engine's steps.
 
-    def __init__(self, compiler: Compiler, eos_token_ids: Items[int], progress: Progress) -> None:
+    Args:
+        followers: the other processes that share the model's devices, if there are any.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        eos_token_ids: Items[int],
+        progress: Progress,
+        followers: Followers | None = None,
+    ) -> None:
         self.shapes = compiler.shapes
         self.device = compiler.device
-        self.replicated = compiler.replicated
         self.model = compiler.model
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
+        self.followers = followers
         self.fields = SlotFields(self.shapes.slots)
         self.mirror = PageTableMirror(self.shapes.slots)
         self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.guess_masks)
+        ready: Container[Hashable] = self.executables
+        if followers:
+            followers.await_built(self.executables.built)
+            ready = Everywhere(self.executables, followers)
+        self.state = DeviceState(compiler, self.executables, followers.tell if followers else None)
         first_run = self._first_run if self.device.costly_first_run else None
-        self.adapter_slot = {name: one_slot(stack) for name, stack in self.model.adapters.items()}
-        self.zeros: dict[Any, Array] = {}  # by abstract shape
-        self.buckets = BucketChooser(self.shapes, self.executables, first_run)
-        self.draft: DraftRunner | None = None
-        if self.shapes.draft_model:
-            executables, features = self.executables, self._features
-            self.draft = DraftRunner(self.shapes, self.model, executables, self.buckets, self._put, features)
+        self.buckets = BucketChooser(self.shapes, ready, first_run)
+        self.draft = DraftRunner(self.shapes, self.state, self.buckets) if self.shapes.draft_model else None
         self.reset()
         self._warm_up()
 
     def reset(self) -> None:
         """Fresh, empty device state."""
-        self.layers: Any = None  # the old pool's memory goes before the new one is asked for
-        self.slot_state: Any = None
-        self.sampler_state: Any = None
-        self.layers, self.slot_state, self.sampler_state = self.executables["allocate"]()
-        self.adapters: Adapters = {}
+        self.state.launch("allocate")
         if self.shapes.adapters:
-            self.adapters = self.executables["allocate_adapters"]()
+            self.state.launch("allocate_adapters")
         if self.draft:
             self.draft.reset()
         self.mirror.reset()
@@ -101,26 +108,27 @@ class Runner:
             self._place_adapter(0, LoadedAdapter(b"", {}))  # zeros, where there are zeros
         if self.shapes.spec.predicts_prompt:
             self._logits(np.zeros((1, self.shapes.spec.hidden_size), self.shapes.dtype))
-        jax.block_until_ready((self.slot_state, self.layers, self.adapters))
+        jax.block_until_ready((self.state.slot_state, self.state.layers, self.state.adapters))
 
     def _first_run(self, shape: StepShape) -> None:
         """Run every executable of `shape` on padding."""
-        upload = Upload(shape, self.shapes.slots, self.shapes.table_width)
+        buffer = Upload(shape, self.shapes.slots, self.shapes.table_width).buffer
+        state, names, unused = self.state, self.shapes.names(shape), np.zeros(shape.tokens, np.int32)
         results: list[Array] = []
         if not shape.samples:
-            self._encode(shape, upload)
+            state.launch(("encode", shape), buffer)
         else:
-            packed_samples, hidden, all_hidden = self._backbone(shape, upload)
-            results += [self._sample(packed_samples, hidden, greedy) for greedy in (True, False)]
-            if all_hidden is not None:
-                results.append(self._score(all_hidden, np.zeros(shape.tokens, np.int32)))
+            state.launch(("backbone", shape), buffer)
+            results += [state.launch(("sample", shape.samples, greedy)) for greedy in (True, False)]
+            if shape.ragged:
+                results.append(state.launch(("score", shape.tokens), unused))
                 if self.shapes.sums_hidden:
-                    results.append(self._sum_hidden(all_hidden, np.zeros(shape.tokens, np.int32)))
-            elif ("propose", shape.rows) in self.shapes.names(shape) and self.model.drafter:
+                    results.append(state.launch(("sum_hidden", shape.tokens), unused))
+            elif ("propose", shape.rows) in names and self.model.drafter:
                 results.append(self._propose(np.full(shape.rows, self.shapes.slots, np.int32)))
             if self.draft:
                 self.draft.first_run(shape)
-        jax.block_until_ready((self.layers, self.slot_state, self.sampler_state, results))
+        jax.block_until_ready((state.layers, state.slot_state, state.sampler_state, results))
 
     # --- a step -------------------------------------------------------------------------------------------------
 
@@ -131,11 +139,12 @@ class Runner:
             self._fill_slot(sequence)
         if plan.encoder_rows:
             shape = self.buckets.encode(plan)
-            self._encode(shape, self._upload(shape, plan.encoder_rows))
+            self.state.launch(("encode", shape), self._upload(shape, plan.encoder_rows).buffer)
         shape, samples = self.buckets.step(plan), Samples.last_of(plan.rows)
         upload = self._upload(shape, plan.rows)
         upload.add_samples(samples, self.fields)
-        return BackboneLaunch(plan, shape, samples, upload.greedy, *self._backbone(shape, upload))
+        outputs = self.state.launch(("backbone", shape), upload.buffer)
+        return BackboneLaunch(plan, shape, samples, upload.greedy, *outputs)
 
     def write_masks(self, samples: Samples, rows: list[Row], masks: np.ndarray) -> None:
         """Before `launch_sample`: what may be sampled in `rows`, i32 [N, ⌈V/32⌉]. First come the masks of what each row
@@ -156,15 +165,19 @@ class Runner:
         """
         plan, shape, samples, greedy, packed_samples, hidden, all_hidden = launch
         wants_tokens = any(row.sequence.wants_text for row in samples.rows)
-        sampled = self._sample(packed_samples, hidden, greedy) if wants_tokens else None
+        sampled = self.state.launch(("sample", shape.samples, greedy)) if wants_tokens else None
+        number = self.state.launches
         prompts, scored = self._score_prompts(plan, all_hidden)
         pooled = self._pool(plan, hidden, all_hidden)
         logits = PromptLogits.of(plan.rows, hidden, all_hidden, self._logits)
-        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled, logits)
+        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled, logits, number)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
-        return flight.read(self.shapes.top, self.shapes.scored)
+        results = flight.read(self.shapes.top, self.shapes.scored)
+        if self.followers and flight.sampled is not None:
+            self.followers.compare(flight.number, np.asarray(flight.sampled))
+        return results
 
     def can_propose(self, rows: int) -> bool:
         """Whether `propose` can run for so many sequences."""
@@ -183,13 +196,8 @@ class Runner:
         ids, chances = np.split(np.asarray(self._propose(slots))[: len(sequences)], 2, axis=1)
         return list(map(Proposal, ids.tolist(), chances.view(np.float32).tolist()))
 
-    def _features(self) -> Features:
-        """What steps have kept of all tokens beside keys and values."""
-        return self.layers[-1] if self.shapes.feature_size else ()  # type: ignore[no-any-return]
-
     def _propose(self, slots: np.ndarray) -> Array:
-        propose = self.executables["propose", len(slots)]
-        return propose(self.model.drafter, self.slot_state.latest, self._put(slots))  # type: ignore[no-any-return]
+        return self.state.launch(("propose", len(slots)), slots)  # type: ignore[no-any-return]
 
     def _upload(self, shape: StepShape, rows: list[Row]) -> Upload:
         """`rows` packed for a step of `shape`, with the page-table entries that it needs first."""
@@ -200,33 +208,6 @@ class Runner:
         upload.add_updates(updates[: shape.updates])
         return upload
 
-    def _encode(self, shape: StepShape, upload: Upload) -> None:
-        self.layers, self.slot_state = self.executables["encode", shape](
-            self.model.encoder_leaves, self._adapters(shape), self.layers, self.slot_state, self._put(upload.buffer)
-        )
-
-    def _backbone(self, shape: StepShape, upload: Upload) -> tuple[Array, Array, Array | None]:
-        """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
-        leaves, adapters = self.model.leaves[shape.adapters], self._adapters(shape)
-        self.layers, self.slot_state, packed_samples, hidden, all_hidden = self.executables["backbone", shape](
-            leaves, adapters, self.layers, self.slot_state, self._put(upload.buffer)
-        )
-        return packed_samples, hidden, all_hidden
-
-    def _adapters(self, shape: StepShape) -> Adapters:
-        return self.adapters if shape.adapters else {}
-
-    def _sample(self, packed_samples: Array, hidden: Array, greedy: bool) -> Array:
-        executable, head = self.executables["sample", hidden.shape[0], greedy], self.model.head
-        latest, state = self.slot_state.latest, self.sampler_state
-        if greedy:
-            latest, sampled = executable(head, latest, packed_samples, hidden)
-        else:
-            latest, self.sampler_state, sampled = executable(head, latest, state, packed_samples, hidden)
-        self.slot_state = self.slot_state._replace(latest=latest)
-        sampled.copy_to_host_async()
-        return sampled  # type: ignore[no-any-return]
-
     def _score_prompts(self, plan: Plan, all_hidden: Array | None) -> tuple[Samples, Array | None]:
         """The tokens of prompts whose logprobs are wanted, and the launched scores of all tokens if there are any."""
         if all_hidden is None:
@@ -236,10 +217,7 @@ class Runner:
             return samples, None
         target = np.zeros(all_hidden.shape[0], np.int32)
         target[samples.token] = samples.known_ids()
-        return samples, self._score(all_hidden, target)
-
-    def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
-        return self.executables["score", len(target)](self.model.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
+        return samples, self.state.launch(("score", len(target)), target)
 
     def _pool(self, plan: Plan, hidden: Array, all_hidden: Array | None) -> PooledHidden | None:
         """What the step adds to embeddings, if any are wanted."""
@@ -248,15 +226,12 @@ class Runner:
             return None
         if self.shapes.sums_hidden and all_hidden is not None:
             of_tokens = row_of_tokens(plan.rows, pooled, all_hidden.shape[0])
-            array, index = self._sum_hidden(all_hidden, of_tokens), [number for number, _ in pooled]
+            array, index = self.state.launch(("sum_hidden", len(of_tokens)), of_tokens), [each for each, _ in pooled]
         else:  # each is a last token, of which there is a sample
             behind = np.cumsum([row.samples for row in plan.rows]).tolist()
             array, index = hidden, [behind[number] - 1 for number, _ in pooled]
         array.copy_to_host_async()
         return PooledHidden(pooled, index, array)
-
-    def _sum_hidden(self, all_hidden: Array, of_tokens: np.ndarray) -> Array:
-        return self.executables["sum_hidden", len(of_tokens)](all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
 
     def _logits(self, hidden: np.ndarray) -> np.ndarray:
         """hidden [n, h] → f32 [n, tokens]. Waits for the device, which makes and holds a block at a time."""
@@ -265,8 +240,7 @@ class Runner:
         for first in range(0, len(hidden), LOGITS_BLOCK):
             count = min(LOGITS_BLOCK, len(hidden) - first)
             block[:count] = hidden[first : first + count]
-            made = self.executables["logits"](self.model.head, self._put(block))
-            logits[first : first + count] = np.asarray(made)[:count]
+            logits[first : first + count] = np.asarray(self.state.launch("logits", block))[:count]
         return logits
 
     # --- slots --------------------------------------------------------------------------------------------------
@@ -275,21 +249,14 @@ class Runner:
         """One after the other: memory is set aside for one of a step on its way, see `held_bytes`."""
         for number, (slot, adapter) in enumerate(placements):
             if number:
-                jax.block_until_ready(self.adapters)
+                jax.block_until_ready(self.state.adapters)
             self._place_adapter(slot, adapter)
 
     def _place_adapter(self, slot: int, adapter: LoadedAdapter) -> None:
         """Steps that were launched before still read what was there."""
-        new = {}
-        for name, shapes in self.adapter_slot.items():
-            arrays = adapter.arrays.get(name) or map(self._zeros, shapes)  # zeros where it changes nothing
-            new[name] = tuple(jax.device_put(each, shape.sharding) for each, shape in zip(arrays, shapes, strict=True))
-        self.adapters = self.executables["place_adapter"](self.adapters, self._put(np.int32(slot)), new)
-
-    def _zeros(self, shape: Any) -> Array:
-        if shape not in self.zeros:
-            self.zeros[shape] = jax.device_put(np.zeros(shape.shape, shape.dtype), shape.sharding)
-        return self.zeros[shape]
+        names = sorted(self.model.adapters)
+        pairs = [adapter.arrays.get(name, (LEFT_OUT, LEFT_OUT)) for name in names]
+        self.state.launch("place_adapter", np.int32(slot), *(array for pair in pairs for array in pair))
 
     def _fill_slot(self, sequence: Sequence) -> None:
         """A sequence took a slot: its page-table row starts anew, and so does what the sampler remembers."""
@@ -303,7 +270,7 @@ class Runner:
             return
         shapes = self.shapes
         new = SamplerSlot.of(sequence, self.eos_token_ids, shapes.limits.max_total_tokens, shapes.spec.vocab_size)
-        self.sampler_state = self.executables["fill_slot"](self.sampler_state, self._put(new))
+        self.state.launch("fill_slot", *new)
 
     def regrow(self, beams: Items[Sequence], forks: Items[Fork]) -> None:
         """All of `beams` have grown by a token, and some as `forks` say. Nothing may be in flight."""
@@ -320,7 +287,7 @@ class Runner:
             batch = copies[first : first + PAGE_COPIES]
             block = np.full((2, PAGE_COPIES), SINK, np.int32)
             block[:, : len(batch)] = np.array(batch, np.int32).T
-            self.layers = self.executables["copy_pages"](self.layers, *map(self._put, block))
+            self.state.launch("copy_pages", *block)
 
     def _write_page_table(self, updates: list[Entry]) -> None:
         """Page-table entries that a step's own upload has no room for: long prompts, long cached prefixes."""
@@ -328,13 +295,7 @@ class Runner:
             batch = updates[first : first + TABLE_WRITES]
             block = np.full((3, TABLE_WRITES), self.shapes.table_width, np.int32)
             block[:, : len(batch)] = np.array(batch, np.int32).T
-            table = self.executables["write_page_table"](self.slot_state.table, self._put(block))
-            self.slot_state = self.slot_state._replace(table=table)
+            self.state.launch("write_page_table", block)
 
     def _write_masks(self, slots: np.ndarray, masks: np.ndarray) -> None:
-        write = self.executables["write_masks", len(slots)]
-        mask = write(self.sampler_state.mask, self._put(slots), self._put(masks))
-        self.sampler_state = self.sampler_state._replace(mask=mask)
-
-    def _put(self, values: Any) -> Any:
-        return jax.device_put(values, self.replicated)
+        self.state.launch(("write_masks", len(slots)), slots, masks)

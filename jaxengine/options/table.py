@@ -1,8 +1,8 @@
 """Every option of an engine, once. The command line, its `--help` and the launcher's options are made of this table.
 
-A new option is a row of this table, and the place that acts on it. A row of `CheckpointOptions` or `ComputeOptions` is
-an option of the launcher too, by the same name. Options that have another name there, or are derived from several, are
-set in `gateway/processes/engine_process.py`.
+A new option is a row of this table, and the place that acts on it. A row of `CheckpointOptions`, `ComputeOptions` or
+`GroupOptions` is an option of the launcher too, by the same name. Options that have another name there, or are derived
+from several, are set in `gateway/processes/engine_process.py`.
 """
 
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxengine.options import values
+from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import option
 from jaxengine.options.pooling import POOLINGS
 from jaxengine.options.speculation import MAX_DRAFT_TOKENS, Speculation, decide, speculative_config
@@ -220,7 +221,7 @@ def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(CheckpointOptions, EngineOptions):
+class ServeOptions(CheckpointOptions, GroupOptions, EngineOptions):
     """What an engine process is started with: the command line of `text-generation-server serve`."""
 
     uds_path: Path = option(dataclasses.MISSING, values.path, "socket to serve on, in a directory of mode 0700")
@@ -233,6 +234,9 @@ class ServeOptions(CheckpointOptions, EngineOptions):
         None, values.path, "where changes of adapters are noted, and read when the engine is started again"
     )
     memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
+    group_patience: float = option(
+        30.0, values.number(0.1, 86400), "seconds without a sign of another machine after which it counts as gone"
+    )
     drain_seconds: float = option(5.0, values.number(0, 86400), "seconds that running requests get after SIGTERM")
     otlp_endpoint: str | None = option(None, values.url, "OTLP/gRPC collector that spans are sent to")
     otlp_service_name: str = option("text-generation-inference.server", values.text, "service.name of the spans")

@@ -9,12 +9,15 @@ from jaxengine.engine.constraints import Constraints
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_process import CompileProcess
 from jaxengine.executor.runner import Runner
+from jaxengine.group.leader import Leader
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.interface import COMPILING, OpenModel
+from jaxengine.startup import agreement
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.place import Place
 from jaxengine.startup.setup import Setup
-from jaxengine.weights.loading import load_drafter, load_parameters
+from jaxengine.weights.loading import load_parameters
 
 
 def load_engine(
@@ -26,6 +29,7 @@ def load_engine(
     limits: Limits | None = None,
     load: Callable[..., dict[str, Any]] = load_parameters,
     compile_cache: Path | None = None,
+    leader: Leader | None = None,
 ) -> Engine:
     """Load weights, compile what serving waits for and start on the rest; `progress("loading" or "compiling", done,
     total)` is told of the first two.
@@ -36,30 +40,29 @@ def load_engine(
         load: called as `load_parameters` is.
         compile_cache: where executables are kept, by JAX's cache and by `ExecutableStore`. Through it another process
             compiles the rest. Both only where steps run on the host, and share their cores with compiles.
+        leader: of the group, if this process leads one. Its devices are then those of all.
 
     Raises:
         ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
     """
-    setup = Setup.decide(model, options, adapters)
+    setup = Setup.decide(model, options, adapters, Place.here(options.tensor_parallel, shared=leader is not None))
     setup.log_decisions()
+    if leader:
+        setup = setup.within(leader.agree(agreement.facts(setup, model), setup.device_bytes))
     limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device, setup.drafter))
-    parameters = load(
-        setup.source,
-        setup.mesh,
-        setup.dtype,
-        setup.device,
-        lambda done, total: progress("loading", done, total),
-        setup.quantize,
-    )
-    if setup.drafter and setup.drafter_source:
-        parameters |= load_drafter(setup.drafter, setup.drafter_source, setup.mesh, setup.dtype, setup.device)
+    if leader:
+        leader.plan(agreement.plan(limits, pages, setup.pooling(model)))
+    parameters = setup.load(lambda done, total: progress("loading", done, total), load)
     shapes = setup.shapes(limits, pages, setup.pooling(model))
     store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
         recipe = setup.recipe(shapes)
-        store, compile_process = recipe.store(compile_cache, setup.mesh), CompileProcess(recipe, compile_cache)
+        store = recipe.store(compile_cache, setup.mesh)
+        compile_process = None if leader else CompileProcess(recipe, compile_cache)
     compiler = setup.compiler(shapes, parameters, store)
-    runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
+    if leader:
+        leader.number(list(compiler.jobs()))
+    runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total), leader)
     runner.executables.build_rest(compile_process)
     description = setup.describe(model, limits, pages)
     constraints = Constraints.load(model.directory, description)

@@ -28,10 +28,20 @@ class Place:
     told_bytes: int | None = None
 
     @classmethod
-    def here(cls, devices: int) -> "Place":
-        """`devices` of this machine, 0 for all. Raises ValueError where there are fewer."""
-        mesh = make_mesh(devices or jax.local_device_count())
-        return cls(mesh, DeviceTraits.of(mesh.devices.flat[0]))
+    def here(cls, devices: int, *, shared: bool = False) -> "Place":
+        """`devices` of this machine, 0 for all; `shared`: and as many of each other machine of the group, in the order
+        of their ranks. Raises ValueError where there are fewer.
+        """
+        count = devices or jax.local_device_count()
+        if not shared:
+            mesh = make_mesh(count)
+            return cls(mesh, DeviceTraits.of(mesh.devices.flat[0]))
+        of_each = [jax.local_devices(process_index=rank) for rank in range(jax.process_count())]
+        if fewest := [rank for rank, found in enumerate(of_each) if len(found) < count]:
+            rank = fewest[0]
+            raise ValueError(f"machine {rank} has {len(of_each[rank])} devices, and {count} of each are asked for")
+        chosen = [device for found in of_each for device in found[:count]]
+        return cls(make_mesh(len(chosen), chosen), DeviceTraits.of(jax.local_devices()[0]))
 
     @cached_property
     def memory_bytes(self) -> int:
@@ -42,7 +52,8 @@ class Place:
         """
         if self.told_bytes is not None:
             return self.told_bytes
-        stats = self.mesh.devices.flat[0].memory_stats()
+        mine = next(each for each in self.mesh.devices.flat if each.process_index == jax.process_index())
+        stats = mine.memory_stats()
         if not stats or "bytes_limit" not in stats:
             raise DoesNotFit(f"{self.device.kind} does not tell its memory size: set max_batch_total_tokens")
         return int(stats["bytes_limit"])

@@ -1,8 +1,8 @@
 """What an engine will run, and on what: decided, checked and sized before the first weight is read."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +59,8 @@ from jaxengine.weights.loading import (
     abstract_parameters,
     array_bytes,
     held_bytes,
+    load_drafter,
+    load_parameters,
 )
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 from jaxengine.weights.wider_experts import widen_experts
@@ -136,6 +138,15 @@ class Setup:
     def device(self) -> DeviceTraits:
         return self.place.device
 
+    def within(self, device_bytes: int) -> "Setup":
+        """The same where a device has so much memory; 0 where it is the host's."""
+        return replace(self, place=replace(self.place, told_bytes=device_bytes or None))
+
+    @property
+    def device_bytes(self) -> int:
+        """The memory of a device of this machine, 0 where it is the host's. Raises DoesNotFit if it does not tell."""
+        return 0 if self.device.on_host else self.place.memory_bytes
+
     @cached_property
     def formats(self) -> dict[str, WeightFormat]:
         """Of the matrices that devices hold quantised."""
@@ -194,6 +205,17 @@ class Setup:
     def compiler(self, shapes: Shapes, parameters: dict[str, Any], store: ExecutableStore | None = None) -> Compiler:
         model = StepModel.build(shapes, parameters, self.mesh, self.device, self.attention)
         return Compiler(shapes, model, self.mesh, self.device, store)
+
+    def load(
+        self, progress: Callable[[int, int], None], load: Callable[..., dict[str, Any]] = load_parameters
+    ) -> dict[str, Any]:
+        """All parameters, of the drafter too, on the devices. `progress` and `load` are as `load_parameters` has them
+        and is.
+        """
+        parameters = load(self.source, self.mesh, self.dtype, self.device, progress, self.quantize)
+        if self.drafter and self.drafter_source:
+            parameters |= load_drafter(self.drafter, self.drafter_source, self.mesh, self.dtype, self.device)
+        return parameters
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
         return CompileRecipe(shapes, self.device, self.attention, self.formats, self.mesh.size)

@@ -70,6 +70,7 @@ class InFlight:
     scored: Array | None  # i32 [T, 3 + 2A], as `score` packs it; None without tokens to score
     pooled: PooledHidden | None = None  # None where no row wants an embedding
     logits: PromptLogits | None = None  # None where no row wants logits
+    number: int = 0  # of the launch that samples
 
     def read(self, top: int, top_scored: int) -> Results:
         """Wait for the step. `top` alternatives are packed with each sampled token, `top_scored` with each scored one.

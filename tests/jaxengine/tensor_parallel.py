@@ -46,7 +46,7 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
     answers = serve(engine, [*REQUESTS, SEARCH])
     beams = answers.pop(SEARCH.id).beams
-    keys, values = engine.runner.layers[0]
+    keys, values = engine.runner.state.layers[0]
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
     whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
     held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves[False])
@@ -90,7 +90,7 @@ def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
     return {
         "ids": [answer.ids for answer in served.values()],
         "proposed": sorted((asked.request, len(asked.tokens), asked.proposal.ids) for asked in watched.asked),
-        "shard": draft_runner.layers[0][0].addressable_shards[0].data.shape,
+        "shard": draft_runner.state.draft_layers[0][0].addressable_shards[0].data.shape,
     }
 
 
@@ -103,7 +103,7 @@ def mixed(directory: Path, adapters: Path, devices: int) -> dict[str, object]:
     return {
         "ids": [answer.ids for answer in answers.values()],
         "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
-        "shard": [stack.b.addressable_shards[0].data.shape for stack in engine.runner.adapters.values()],
+        "shard": [stack.b.addressable_shards[0].data.shape for stack in engine.runner.state.adapters.values()],
     }
 
 

@@ -66,7 +66,7 @@ def test_an_engine_is_what_was_planned(name: str, options: dict[str, Any], tiny:
 
     with closing(load_engine(open_model(directory), EngineOptions(**options), load=load)) as engine:
         description = engine.description
-        caches = [each.nbytes for each in jax.tree.leaves(engine.runner.layers)]
+        caches = [each.nbytes for each in jax.tree.leaves(engine.runner.state.layers)]
     for limit in ("max_total_tokens", "max_batch_total_tokens", "max_batch_size", "dtype", "cache_dtype"):
         assert told[limit] == getattr(description, limit), limit
     assert told["pages"] == description.pages_total

@@ -158,7 +158,7 @@ class Poisoned(Watched):
             values[unread] = np.nan
             return jax.device_put(values, cache.sharding)
 
-        draft.layers = jax.tree.map(poison, draft.layers)
+        draft.state.draft_layers = jax.tree.map(poison, draft.state.draft_layers)
         return super().catch_up(sequences)
 
 
@@ -203,8 +203,8 @@ def test_beside_a_cache_of_8_bits_it_keeps_its_own_type(
 ) -> None:
     engine = drafting(tiny("llama2_gqa"), small, dtype="bfloat16", kv_cache_dtype="fp8", max_batch_size=2)
     assert engine.runner.draft is not None
-    assert {each.dtype.itemsize for each in jax.tree.leaves(engine.runner.layers)} == {1}
-    assert {each.dtype.itemsize for each in jax.tree.leaves(engine.runner.draft.layers)} == {2}
+    assert {each.dtype.itemsize for each in jax.tree.leaves(engine.runner.state.layers)} == {1}
+    assert {each.dtype.itemsize for each in jax.tree.leaves(engine.runner.state.draft_layers)} == {2}
     expected, watched = plain(engine, REQUESTS[:2]), Watched(engine.runner.draft)
     with speculator(engine, eager(engine, watched)):
         answers = serve(engine, REQUESTS[:2])

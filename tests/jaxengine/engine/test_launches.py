@@ -46,9 +46,10 @@ def test_reading_a_step_between_the_launches_of_the_next_changes_no_token(
 def test_a_step_is_one_upload_and_two_launches(
     wide: Engine, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
 ) -> None:
-    spy, put, uploads = Named(wide.runner.executables), wide.runner._put, []
-    monkeypatch.setattr(wide.runner, "executables", spy)
-    monkeypatch.setattr(wide.runner, "_put", lambda values: uploads.append(values) or put(values))
+    state, uploads = wide.runner.state, list[Any]()
+    spy, put = Named(state.executables), state._put
+    monkeypatch.setattr(state, "executables", spy)
+    monkeypatch.setattr(state, "_put", lambda values: uploads.append(values) or put(values))
     before = wide.stats().steps
     serve(wide, [ask(0, prompt(20), max_tokens=8, **params), ask(1, prompt(9), max_tokens=5, **params)])
     steps = wide.stats().steps - before
@@ -66,6 +67,6 @@ def test_a_search_sends_the_sampler_only_what_changes(
 ) -> None:
     """A bias stays as it was when the beams took their slots. Counts are sent behind each of 8 tokens but the last."""
     spy = Named(wide.runner.executables)
-    monkeypatch.setattr(wide.runner, "executables", spy)
+    monkeypatch.setattr(wide.runner.state, "executables", spy)
     serve(wide, [beams(0, prompt(20), BeamSearch(width=3, early_stopping="never"), (), max_tokens=8, **params)])
     assert spy.called.count("fill_slot") == fills

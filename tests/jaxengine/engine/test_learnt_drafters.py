@@ -139,4 +139,4 @@ def test_another_method_than_the_drafters_is_refused(tiny: Callable[[str], Path]
 )
 def test_a_drafter_that_is_not_wanted_is_not_loaded(tiny: Callable[[str], Path], options: dict[str, object]) -> None:
     engine = drafting(tiny("llama2_gqa"), medusa(), **options)
-    assert engine.runner.model.drafter is None and not engine.runner.slot_state.latest.hidden
+    assert engine.runner.model.drafter is None and not engine.runner.state.slot_state.latest.hidden

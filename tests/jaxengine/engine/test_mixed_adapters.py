@@ -195,7 +195,7 @@ def test_a_step_that_fails_takes_the_stacks_along_and_costs_nobody_a_token(
     def fails(_: Plan) -> bool:
         if next(steps) != when:
             return False
-        for stack in inner.adapters.values():
+        for stack in inner.state.adapters.values():
             stack.a.delete()
             stack.b.delete()
         return True

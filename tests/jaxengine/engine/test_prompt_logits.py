@@ -89,7 +89,7 @@ def test_no_token_is_sampled_where_nobody_wants_one(
     """And no step knows: one more program makes the logits, of 32 positions at a time."""
     engine = engine_of(MODEL)
     named = Named(engine.runner.executables)
-    monkeypatch.setattr(engine.runner, "executables", named)
+    monkeypatch.setattr(engine.runner.state, "executables", named)
     requests = [ask(1, prompt(50), logits="all", max_tokens=1), ask(2, [1], logits="last", max_tokens=1)]
     assert_as_reference(serve(engine, requests), tiny(MODEL), requests)
     names = [name if isinstance(name, str) else name[0] for name in named.called]

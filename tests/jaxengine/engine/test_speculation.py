@@ -215,7 +215,7 @@ def test_the_device_remembers_the_last_token_that_counts(
     def checking(plan: Plan) -> None:
         nonlocal checked
         complete(plan)
-        last = np.asarray(engine.runner.slot_state.latest.id)
+        last = np.asarray(engine.runner.state.slot_state.latest.id)
         for row in plan.rows if plan.verifies else ():
             if row.sequence.slot is not None:
                 checked += 1
@@ -244,8 +244,8 @@ def test_keys_and_values_of_wrong_guesses_are_never_read(
         ]
         if wrong:
             here = tuple(jnp.array(wrong).T)
-            engine.runner.layers = [
-                tuple(each.at[here].set(jnp.nan) for each in layer) for layer in engine.runner.layers
+            engine.runner.state.layers = [
+                tuple(each.at[here].set(jnp.nan) for each in layer) for layer in engine.runner.state.layers
             ]
 
     few = [request for request in REQUESTS if request.id < 6]

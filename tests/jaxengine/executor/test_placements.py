@@ -5,6 +5,7 @@ import pytest
 
 from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
 from jaxengine.device import CPU
+from jaxengine.executor.device_state import DeviceState
 from jaxengine.executor.runner import Runner
 from jaxengine.model.adapters import abstract_adapters, held_bytes
 from jaxengine.sharding import make_mesh
@@ -27,7 +28,8 @@ def test_memory_is_set_aside_for_the_stacks_and_for_one_adapter_of_each_step_in_
 
 def test_a_step_sends_an_adapter_when_the_one_before_it_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, done = Runner.__new__(Runner), list[object]()
-    runner.adapters = {}
+    runner.state = DeviceState.__new__(DeviceState)
+    runner.state.adapters = {}
     monkeypatch.setattr(runner, "_place_adapter", lambda slot, _: done.append(slot))
     monkeypatch.setattr(jax, "block_until_ready", lambda _: done.append("wait"))
     runner._place_adapters([(slot, LoadedAdapter(bytes([slot]), {})) for slot in (2, 0, 1)])

@@ -1,0 +1,243 @@
+"""The process that leads a group: the whole engine, which tells the others every launch.
+
+A launch is told before it happens here, so its way to the others takes the time of the step before. The others decide
+nothing: they have no scheduler, no random numbers and no clock. What they have sampled is compared with what was
+sampled here, some steps later.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from jaxengine.executor.device_state import Arrays
+from jaxengine.group.distributed import family_of
+from jaxengine.group.link import Link, WrongKey, let_in
+from jaxengine.group.membership import Leave, Membership, leave
+from jaxengine.group.pulse import Pulse
+from jaxengine.group.wire import BrokenLink, Frame, Kind, packed_arrays
+from jaxengine.options.group import GROUP_ENDED
+from jaxengine.telemetry.logs import USAGE
+
+logger = logging.getLogger(__name__)
+
+INDEX = struct.Struct("<I")
+FAREWELL_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Follower:
+    """Another process of the group, as the leader knows it."""
+
+    link: Link
+    address: str
+    facts: dict[str, Any] | None = None
+    memory: int = 0  # bytes of each of its devices
+    built: set[int] = field(default_factory=set)  # indices of executables
+    repeated: int = 0  # the last launch that it has told to have repeated
+
+
+class Leader:
+    """A `Followers` for the engine of this process.
+
+    Args:
+        hello: what every process of the group must say of itself, but for its rank.
+        left: ends this process.
+    """
+
+    def __init__(self, membership: Membership, hello: Mapping[str, Any], left: Leave = leave) -> None:
+        self._membership, self._hello, self._leave = membership, dict(hello), left
+        self._followers: dict[int, Follower] = {}
+        self._complete = False
+        self._changed = threading.Condition()
+        self._index: dict[Hashable, int] = {}
+        self._told = 0
+        Pulse(self._links, membership.patience, lambda: self._told, self._silent).start()
+
+    def _links(self) -> dict[int, Link]:
+        return {rank: each.link for rank, each in self._followers.copy().items()}
+
+    # --- meeting ------------------------------------------------------------------------------------------------
+
+    def gather(self, welcome: Mapping[str, Any], progress: Callable[[int, int], None]) -> None:
+        """Wait until all followers are here, and tell them `welcome`. `progress(here, wanted)` is told of each.
+
+        Raises:
+            ValueError: this machine does not have the address on which the others look for it.
+        """
+        wanted = self._membership.hosts - 1
+        with self._listener() as listener:
+            threading.Thread(target=self._accept, args=(listener,), name="join", daemon=True).start()
+            with self._changed:
+                while len(self._followers) < wanted:
+                    progress(len(self._followers), wanted)
+                    self._changed.wait()
+                self._complete = True
+        for each in self._followers.values():
+            each.link.tell(Kind.WELCOME, welcome)
+
+    def _listener(self) -> socket.socket:
+        address, port = self._membership.address, self._membership.port
+        try:
+            return socket.create_server((address, port), family=family_of(address))
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise ValueError(f"cannot listen on --master-addr {address} port {port}: {problem}") from None
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, address = listener.accept()
+            except OSError:  # it is closed: all are here
+                return
+            threading.Thread(target=self._admit, args=(connection, address[0]), name="admit", daemon=True).start()
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        try:
+            hello = let_in(connection, self._membership.key)
+        except WrongKey:
+            return self._refuse(Link(connection), address, "the keys of --group-key-file differ", USAGE)
+        except BrokenLink as error:
+            logger.warning("%s connected as no follower does: %s", address, error)
+            return connection.close()
+        link, rank = Link(connection), hello.pop("rank", None)
+        if differences := differing(self._hello, hello):
+            return self._refuse(link, address, f"it differs from machine 0: {differences}", USAGE)
+        if rank not in range(1, self._membership.hosts):
+            return self._refuse(link, address, f"--node-rank {rank} is none of this group", USAGE)
+        with self._changed:
+            if rank in self._followers or self._complete:
+                other = self._followers[rank].address
+                return self._refuse(link, address, f"machine {rank} is here already, from {other}", GROUP_ENDED)
+            self._followers[rank] = Follower(link, address)
+            self._changed.notify_all()
+        logger.info("machine %d has joined, from %s", rank, address)
+        return self._receive(rank, self._followers[rank])
+
+    def _refuse(self, link: Link, address: str, reason: str, code: int) -> None:
+        logger.warning("%s was not let in: %s", address, reason)
+        with contextlib.suppress(BrokenLink):
+            link.send(Kind.ENDED, reason.encode(), code)
+        link.close()
+
+    # --- agreeing -----------------------------------------------------------------------------------------------
+
+    def agree(self, facts: Mapping[str, Any], memory: int) -> int:
+        """Wait for what the followers have decided, which must be `facts`; the bytes that the device with the least
+        memory has, where one of this process has `memory`.
+        """
+        self._wait(lambda: all(each.facts for each in self._followers.values()))
+        for rank, each in sorted(self._followers.items()):
+            if differences := differing(facts, each.facts or {}):
+                reason = f"machine {rank} differs from machine 0: {differences}"
+                with contextlib.suppress(BrokenLink):
+                    each.link.send(Kind.ENDED, reason.encode(), USAGE)
+                self._end(reason)
+        return min(memory, *(each.memory for each in self._followers.values()))
+
+    def plan(self, plan: Mapping[str, Any]) -> None:
+        """Tell the followers what will run."""
+        for each in self._followers.values():
+            each.link.tell(Kind.PLAN, plan)
+
+    def number(self, names: Sequence[Hashable]) -> None:
+        """Number the executables of this engine: the followers have the same, in the same order."""
+        self._index = {name: index for index, name in enumerate(names)}
+
+    def await_built(self, names: Sequence[Hashable]) -> None:
+        """Wait until all followers have the executables `names`."""
+        wanted = {self._index[name] for name in names}
+        self._wait(lambda: all(wanted <= each.built for each in self._followers.values()))
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(condition)
+
+    # --- launching ----------------------------------------------------------------------------------------------
+
+    def has_built(self, name: Hashable) -> bool:
+        """Whether all followers have executable `name`."""
+        index = self._index[name]
+        return all(index in each.built for each in self._followers.values())
+
+    def tell(self, number: int, name: Hashable, arrays: Arrays) -> None:
+        """Have all followers launch executable `name` with `arrays`, as launch `number`."""
+        self._told = number
+        self._send(Kind.LAUNCH, INDEX.pack(self._index[name]) + packed_arrays(arrays), number)
+
+    def compare(self, number: int, sampled: np.ndarray) -> None:
+        """Have all followers compare the ids that launch `number` has sampled, the first column of `sampled`."""
+        self._send(Kind.SAMPLED, packed_arrays([sampled[:, 0]]), number)
+
+    def _send(self, kind: Kind, payload: bytes, number: int) -> None:
+        for rank, each in self._followers.items():
+            try:
+                each.link.send(kind, payload, number)
+            except BrokenLink as error:
+                self._gone(rank, str(error))
+
+    # --- watching -----------------------------------------------------------------------------------------------
+
+    def _receive(self, rank: int, follower: Follower) -> None:
+        try:
+            while True:
+                self._note(rank, follower, follower.link.receive())
+        except BrokenLink as error:
+            follower.link.close()
+            self._gone(rank, str(error))
+
+    def _note(self, rank: int, follower: Follower, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.BEAT:
+                follower.repeated = frame.number
+            case Kind.ENDED:
+                raise BrokenLink(frame.text)
+            case Kind.FACTS:
+                follower.memory, follower.facts = frame.number, frame.values
+            case Kind.BUILT:
+                follower.built.add(frame.number)
+            case _:
+                raise BrokenLink(f"it sends a {frame.kind.name}, which is for the leader to send")
+        with self._changed:
+            self._changed.notify_all()
+
+    def _gone(self, rank: int, reason: str) -> None:
+        with self._changed:
+            if not self._complete:  # it may come back
+                del self._followers[rank]
+                logger.warning("machine %d has left: %s", rank, reason)
+                self._changed.notify_all()
+                return
+        self._end(f"machine {rank} has left the group: {reason}")
+
+    def _silent(self, rank: int, link: Link) -> None:
+        if not self._complete:
+            link.close()  # whoever receives from it notices
+            return
+        behind = self._told - self._followers[rank].repeated
+        self._end(f"machine {rank} has shown no life for {link.silence:.1f} s; it is {behind} launches behind")
+
+    def _end(self, reason: str) -> NoReturn:
+        """Tell everyone who still listens, and leave: to a process that takes nothing any more, telling would wait."""
+        farewell = threading.Thread(target=self._tell_end, args=(reason,), daemon=True)
+        farewell.start()
+        farewell.join(FAREWELL_SECONDS)
+        self._leave(reason, os.EX_SOFTWARE)
+
+    def _tell_end(self, reason: str) -> None:
+        for each in self._followers.values():
+            with contextlib.suppress(BrokenLink):
+                each.link.send(Kind.ENDED, reason.encode(), GROUP_ENDED)
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """In which facts two processes differ, for the operator; empty if in none."""
+    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    return ", ".join(f"{name} is {theirs.get(name)} there and {ours.get(name)} here" for name in names)
