@@ -382,13 +382,11 @@ class Engine:
 
     def _start_over(self) -> None:
         self.flight = None
-        if self.runner.followers:
-            raise EngineFailure("a step of several machines failed: all of them start anew")
         self.scheduler.reset()
         try:
             self.runner.reset()
         except Exception as error:
-            raise EngineFailure("the cache cannot be rebuilt") from error
+            raise EngineFailure(f"the cache cannot be rebuilt: {error}") from error
 
     def _failed(self) -> list[int]:
         """Ids of the live requests that may have been in the failed step, in order of arrival."""

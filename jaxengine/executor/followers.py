@@ -24,7 +24,9 @@ class Followers(Protocol):
         ...
 
     def compare(self, number: int, sampled: np.ndarray) -> None:
-        """Have all of them compare what launch `number` has sampled: here it was `sampled`, i32 [N, …], ids first."""
+        """Have all of them compare what launch `number` has sampled: here it was `sampled`, i32 [N, …], ids first, without
+        padding.
+        """
         ...
 
 

@@ -79,11 +79,20 @@ class Runner:
         first_run = self._first_run if self.device.costly_first_run else None
         self.buckets = BucketChooser(self.shapes, ready, first_run)
         self.draft = DraftRunner(self.shapes, self.state, self.buckets) if self.shapes.draft_model else None
-        self.reset()
+        self._allocate()
         self._warm_up()
 
     def reset(self) -> None:
-        """Fresh, empty device state."""
+        """Fresh, empty device state.
+
+        Raises:
+            RuntimeError: there are followers, of which nobody knows how far they came.
+        """
+        if self.followers:
+            raise RuntimeError("a step of several machines failed, and all of them must start anew")
+        self._allocate()
+
+    def _allocate(self) -> None:
         self.state.launch("allocate")
         if self.shapes.adapters:
             self.state.launch("allocate_adapters")
@@ -176,7 +185,7 @@ class Runner:
         """Wait for a step and read what it produced. Raises what the device raised."""
         results = flight.read(self.shapes.top, self.shapes.scored)
         if self.followers and flight.sampled is not None:
-            self.followers.compare(flight.number, np.asarray(flight.sampled))
+            self.followers.compare(flight.number, np.asarray(flight.sampled)[: len(flight.samples)])
         return results
 
     def can_propose(self, rows: int) -> bool:

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -57,6 +58,7 @@ class Leader:
         self._followers: dict[int, Follower] = {}
         self._complete = False
         self._changed = threading.Condition()
+        self._ending = threading.Lock()
         self._index: dict[Hashable, int] = {}
         self._told = 0
         Pulse(self._links, membership.patience, lambda: self._told, self._silent).start()
@@ -136,10 +138,7 @@ class Leader:
         self._wait(lambda: all(each.facts for each in self._followers.values()))
         for rank, each in sorted(self._followers.items()):
             if differences := differing(facts, each.facts or {}):
-                reason = f"machine {rank} differs from machine 0: {differences}"
-                with contextlib.suppress(BrokenLink):
-                    each.link.send(Kind.ENDED, reason.encode(), USAGE)
-                self._end(reason)
+                self._end(f"machine {rank} differs from machine 0: {differences}", wrong=rank)
         return min(memory, *(each.memory for each in self._followers.values()))
 
     def plan(self, plan: Mapping[str, Any]) -> None:
@@ -224,17 +223,20 @@ class Leader:
         behind = self._told - self._followers[rank].repeated
         self._end(f"machine {rank} has shown no life for {link.silence:.1f} s; it is {behind} launches behind")
 
-    def _end(self, reason: str) -> NoReturn:
-        """Tell everyone who still listens, and leave: to a process that takes nothing any more, telling would wait."""
-        farewell = threading.Thread(target=self._tell_end, args=(reason,), daemon=True)
-        farewell.start()
-        farewell.join(FAREWELL_SECONDS)
-        self._leave(reason, os.EX_SOFTWARE)
+    def _end(self, reason: str, wrong: int | None = None) -> NoReturn:
+        """Tell everyone who still listens, and leave. The machine `wrong` need not come back as it is."""
+        if self._ending.acquire(blocking=False):
+            farewell = threading.Thread(target=self._tell_end, args=(reason, wrong), daemon=True)
+            farewell.start()
+            farewell.join(FAREWELL_SECONDS)  # to a process that takes nothing any more, telling would wait
+            self._leave(reason, os.EX_SOFTWARE)
+        while True:  # another thread ends this process, and says why
+            time.sleep(FAREWELL_SECONDS)
 
-    def _tell_end(self, reason: str) -> None:
-        for each in self._followers.values():
+    def _tell_end(self, reason: str, wrong: int | None) -> None:
+        for rank, each in self._followers.items():
             with contextlib.suppress(BrokenLink):
-                each.link.send(Kind.ENDED, reason.encode(), GROUP_ENDED)
+                each.link.send(Kind.ENDED, reason.encode(), USAGE if rank == wrong else GROUP_ENDED)
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

@@ -82,7 +82,8 @@ class Replay:
 
     def _compare(self, frame: Frame) -> None:
         (theirs,) = unpacked_arrays(frame.payload)
-        ours = next((np.asarray(sampled)[:, 0] for number, sampled in self._sampled if number == frame.number), None)
+        kept = (np.asarray(sampled) for number, sampled in self._sampled if number == frame.number)
+        ours = next((sampled[: len(theirs), 0] for sampled in kept), None)
         if ours is None or not np.array_equal(ours, theirs):
             here = "nothing" if ours is None else ours.tolist()
             raise Divergence(f"it has sampled {here}, and the leader {theirs.tolist()}")

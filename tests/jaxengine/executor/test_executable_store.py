@@ -67,7 +67,7 @@ def test_nothing_is_loaded_where_something_else_decides_the_program(
 ) -> None:
     saved(tmp_path)
     if change == "source":
-        monkeypatch.setattr(executable_store, "_code", lambda: ("other",))
+        monkeypatch.setattr(executable_store, "code_digest", lambda: "other")
     if change == "flags":
         monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     if change == "machine":
@@ -83,7 +83,7 @@ def test_every_source_file_of_the_engine_counts(tmp_path: Path, monkeypatch: pyt
     digests = set()
     for text in ("a = 1", "a = 2"):
         file.write_text(text)
-        digests.add(executable_store._code.__wrapped__()[0])
+        digests.add(executable_store.code_digest.__wrapped__())
     assert len(digests) == 2
 
 
@@ -92,9 +92,9 @@ def test_source_that_changes_after_it_was_imported_does_not_count(
 ) -> None:
     """Else the programs of the old source would be kept as those of the new one."""
     imported = runpy.run_path(executable_store.__file__)
-    before = executable_store._code.__wrapped__()
+    before = executable_store.code_digest.__wrapped__()
     monkeypatch.setattr(executable_store.jaxengine, "__path__", [str(tmp_path)])
-    assert imported["_code"]() == before != executable_store._code.__wrapped__()
+    assert imported["code_digest"]() == before != executable_store.code_digest.__wrapped__()
 
 
 @pytest.mark.parametrize("content", [b"", b"no executable", None])

@@ -1,13 +1,12 @@
 """Requests get a step that has run before, where first runs cost: on a GPU they record its graph."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from jaxengine.engine.engine import Engine
-from jaxengine.executor import bucket_chooser
-from jaxengine.executor.runner import Runner
+from jaxengine.executor import bucket_chooser, device_state
+from jaxengine.executor.device_state import DeviceState
 from jaxengine.request.event import FinishReason
 from jaxengine.scheduler.scheduler import Row
 from jaxengine.step.buffer import StepShape
@@ -82,14 +81,14 @@ def test_a_step_whose_first_run_fails_is_left_out(
 ) -> None:
     """Its caches are lost with it."""
 
-    def failing(self: Runner, shape: StepShape, upload: Upload) -> Any:
-        for keys, values in self.layers:
+    def failing(state: DeviceState, *_: object) -> None:
+        for keys, values in state.layers:
             keys.delete()
             values.delete()
         raise RuntimeError("device")
 
     with monkeypatch.context() as first_run:
-        first_run.setattr(Runner, "_backbone", failing)
+        first_run.setitem(device_state.LAUNCHES, "backbone", failing)  # type: ignore[misc]
         engine.step()
     engine.step()
     assert serve(engine, [REQUEST])[0].finish is FinishReason.LENGTH
