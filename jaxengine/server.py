@@ -185,9 +185,13 @@ def _follow(model: "OpenModel", membership: Membership, compile_cache: Path, pro
 
     leader = FollowerLink(membership)
     welcome = leader.join(agreement.hello(membership.hosts), progress)
-    distributed.start(membership, welcome["port"])
-    _require_device(progress)
-    return load_replay(model, welcome, leader, _counted(progress), compile_cache)
+    try:
+        distributed.start(membership, welcome["port"])
+        _require_device(progress)
+        return load_replay(model, welcome, leader, _counted(progress), compile_cache)
+    except Exception as error:
+        leader.fail(str(error))
+        raise
 
 
 def _counted(progress: Progress) -> Callable[[str, int, int], None]:

@@ -24,8 +24,8 @@ class Followers(Protocol):
         ...
 
     def compare(self, number: int, sampled: np.ndarray) -> None:
-        """Have all of them compare what launch `number` has sampled: here it was `sampled`, i32 [N, …], ids first, without
-        padding.
+        """Have all of them compare what launch `number` has sampled: here it was `sampled`, i32 [N, …], ids first, and
+        without padding.
         """
         ...
 

@@ -5,7 +5,6 @@ nothing. Each process of it that notices an end ends itself, at once and without
 the others (100 s for one that is gone, JAX 0.10.2). Launchers start all of them again.
 """
 
-import faulthandler
 import os
 import sys
 from collections.abc import Callable
@@ -55,8 +54,6 @@ class Membership:
 
 def leave(reason: str, code: int) -> NoReturn:
     """End this process, from whatever thread and whatever it is waiting for."""
-    if code == os.EX_SOFTWARE:
-        faulthandler.dump_traceback(file=sys.stderr)
     logs.fail(reason, code)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,8 @@ gone, says nothing at all, and then neither JAX nor NCCL raises (jax-ml/jax#3850
 """
 
 import contextlib
+import faulthandler
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -54,4 +56,5 @@ class Pulse:
                 continue  # this process itself was stopped: what has come meanwhile is still to be read
             for rank, link in self.links().items():
                 if link.silence > self.patience:
+                    faulthandler.dump_traceback(file=sys.stderr)  # what this process waits for, perhaps
                     self.silent(rank, link)

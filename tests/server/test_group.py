@@ -1,0 +1,185 @@
+"""One model over several machines: the texts are those of one machine, and whatever happens to one of them, no text is
+lost, none is wrong, and nobody hangs.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxengine.group.wire import Frame, Kind, packed_arrays, written
+from tests.processes import PATIENCE, gone
+from tests.server.group import HANG_SECONDS, Group, serving_group, stopped
+from tests.server.streams import Outcome, stream
+from tests.tiny import reference_greedy, tokenizer, write_tiny
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = ("the cat", "a dog and a bird that sing", "z", "one two three four five six seven")
+LENGTHS = (120, 90, 150, 60)
+SEEDED = {"do_sample": True, "temperature": 1.0, "top_k": 40, "repetition_penalty": 1.1, "seed": 7}
+NOTICED = 2.0  # seconds until an end, or damage, is noticed, on a machine that does other work too
+
+
+async def streams(url: str) -> list[Outcome]:
+    """Greedy and seeded, at once."""
+    kinds = ({}, SEEDED, {}, SEEDED)
+    asked = zip(PROMPTS, LENGTHS, kinds, strict=True)
+    return await asyncio.gather(
+        *(stream(url, prompt, length, ignore_eos=True, **kind) for prompt, length, kind in asked)
+    )
+
+
+def assert_as_transformers_says(model: Path, outcomes: list[Outcome]) -> None:
+    for number in (0, 2):
+        expected = reference_greedy(model, tokenizer().encode(PROMPTS[number]), 40)
+        assert list(outcomes[number].ids[:40]) == expected
+
+
+@pytest.fixture(scope="module")
+def group(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with serving_group(tmp_path_factory.mktemp("group"), 2, f"--model-id={tiny_model}") as group:
+        group.wait_ready()
+        yield group
+
+
+@pytest.fixture(scope="module")
+def whole(group: Group, tiny_model: Path) -> list[Outcome]:
+    """What is answered when nothing happens."""
+    outcomes = asyncio.run(streams(group.leader.url))
+    assert all(each.error is None for each in outcomes)
+    assert_as_transformers_says(tiny_model, outcomes)
+    return outcomes
+
+
+async def test_four_machines_of_two_devices_answer_as_transformers_does(tmp_path: Path) -> None:
+    model = write_tiny(
+        tmp_path, "llama2_gqa", num_attention_heads=8, num_key_value_heads=8, max_position_embeddings=512
+    )
+    with serving_group(tmp_path, 4, f"--model-id={model}") as four:
+        await asyncio.to_thread(four.wait_ready)
+        assert_as_transformers_says(model, await streams(four.leader.url))
+        assert "on 8 x cpu" in four.leader.log.read_text()
+
+
+async def broken(group: Group, whole: list[Outcome], do: Callable[[], object], line: str, bound: float) -> float:
+    """Under streams `do` something that breaks the group: that is noticed, as a log says, and every stream is whole.
+
+    Returns the seconds until it was noticed.
+    """
+    running = asyncio.create_task(streams(group.leader.url))
+    await asyncio.sleep(0.15)
+    done = do()
+    if done is not None:
+        assert await asyncio.to_thread(done.wait, PATIENCE), "nothing broke"  # type: ignore[attr-defined]
+    seconds = await asyncio.to_thread(group.wait_for_line, line)
+    assert seconds < bound, group.logs()
+    assert await asyncio.wait_for(running, 2 * PATIENCE) == whole
+    await asyncio.to_thread(group.wait_ready)
+    assert await streams(group.leader.url) == whole
+    return seconds
+
+
+def kill(pid: int, number: int) -> None:
+    os.kill(pid, number)
+
+
+async def test_a_follower_s_engine_is_killed(group: Group, whole: list[Outcome]) -> None:
+    engine = group.followers[0].engine_pid()
+    await broken(group, whole, lambda: kill(engine, signal.SIGKILL), "machine 1 has left the group: ", NOTICED)
+
+
+async def test_the_leader_s_engine_is_killed(group: Group, whole: list[Outcome]) -> None:
+    engine = group.leader.engine_pid()
+    await broken(group, whole, lambda: kill(engine, signal.SIGKILL), "the engine ended with code -9", NOTICED)
+
+
+async def test_a_follower_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
+    engine = group.followers[0].engine_pid()
+    line, bound = "machine 1 has shown no life for 4", HANG_SECONDS + NOTICED
+    assert await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound) > HANG_SECONDS / 2
+    assert gone(engine)
+
+
+async def test_the_leader_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
+    engine = group.leader.engine_pid()
+    line, bound = "machine 0 has shown no life for 4", HANG_SECONDS + NOTICED
+    await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound)
+    assert gone(engine)
+
+
+async def test_a_launch_is_damaged_on_its_way(group: Group, whole: list[Outcome]) -> None:
+    def damaged(frame: Frame) -> bytes:
+        data = bytearray(written(frame))
+        data[-9] ^= 4
+        return bytes(data)
+
+    breaking = lambda: group.wire.break_once(Kind.LAUNCH, damaged)  # noqa: E731
+    await broken(group, whole, breaking, "a frame was damaged on its way", NOTICED)
+
+
+async def test_a_launch_is_lost(group: Group, whole: list[Outcome]) -> None:
+    breaking = lambda: group.wire.break_once(Kind.LAUNCH, lambda _: None)  # noqa: E731
+    await broken(group, whole, breaking, r"of executable \d+ behind launch", NOTICED)
+
+
+async def test_a_launch_comes_twice(group: Group, whole: list[Outcome]) -> None:
+    breaking = lambda: group.wire.break_once(Kind.LAUNCH, lambda frame: 2 * written(frame))  # noqa: E731
+    await broken(group, whole, breaking, r"of executable \d+ behind launch", NOTICED)
+
+
+async def test_a_follower_samples_other_tokens(group: Group, whole: list[Outcome]) -> None:
+    """As it would if its GPU were broken: here what it compares with is another's."""
+
+    def other(frame: Frame) -> bytes:
+        import numpy as np
+
+        return written(Frame(frame.kind, frame.number, packed_arrays([np.full(1, -1, np.int32)])))
+
+    breaking = lambda: group.wire.break_once(Kind.SAMPLED, other)  # noqa: E731
+    await broken(group, whole, breaking, r"it has sampled \[\d+\], and the leader \[-1\]", NOTICED)
+
+
+async def test_the_wire_falls_silent(group: Group, whole: list[Outcome]) -> None:
+    """Neither side is told: both notice."""
+
+    def cut() -> None:
+        group.wire.change = lambda _: None
+
+    line, bound = "machine 0 has shown no life for 4", HANG_SECONDS + NOTICED
+    running = asyncio.create_task(broken(group, whole, cut, line, bound))
+    await asyncio.to_thread(group.wait_for_line, "machine 1 has (left the group|shown no life)")
+    group.wire.change = written
+    await running
+
+
+async def test_a_slow_wire_costs_time_and_nothing_else(group: Group, whole: list[Outcome]) -> None:
+    group.wire.delay, ready = 0.004, group.leader.log.read_text().count(" ready: ")
+    try:
+        began = time.monotonic()
+        assert await streams(group.leader.url) == whole
+        assert time.monotonic() - began > 0.004 * 2 * max(LENGTHS)
+    finally:
+        group.wire.delay = 0.0
+    assert group.leader.log.read_text().count(" ready: ") == ready
+
+
+async def test_a_machine_comes_back_after_its_launcher_was_stopped(tiny_model: Path, tmp_path: Path) -> None:
+    """Orderly: its exit code is 0, the leader waits for it meanwhile and says so, and the streams end in no error."""
+    with serving_group(tmp_path, 2, f"--model-id={tiny_model}") as group:
+        await asyncio.to_thread(group.wait_ready)
+        assert await asyncio.to_thread(stopped, group.followers[0].process) == 0
+        await asyncio.to_thread(group.wait_for_line, r"waiting for the other machines 0/1[^0-9]*(\n.*)*waiting for")
+        assert group.leader.status() == 503 and group.leader.status("/health/live") == 200
+
+
+def test_a_group_without_its_leader_stops_in_order(tiny_model: Path, tmp_path: Path) -> None:
+    with serving_group(tmp_path, 2, f"--model-id={tiny_model}") as group:
+        group.wait_ready()
+        group.leader.stop()
+        group.wait_for_line("machine 0 has left")
+        group.wait_for_line("looking for machine 0")
