@@ -102,7 +102,8 @@ class Group:
     leader: Server
     followers: list[Launcher]
     wire: Wire
-    ready: int = field(default=0)  # how often the leader was
+    ready: int = 0  # how often the leader was
+    marks: dict[Path, int] = field(default_factory=dict)  # how much of each log is old
 
     def wait_ready(self) -> float:
         """Wait until the group is complete and serves, anew since it was waited for last; the seconds it took."""
@@ -115,11 +116,17 @@ class Group:
         self.leader.wait_ready()
         return time.monotonic() - began
 
+    def mark(self) -> None:
+        """What the logs say by now is old."""
+        self.marks = {each.log: len(each.log.read_text()) for each in [self.leader, *self.followers]}
+
     def logs(self) -> str:
-        return "\n\n".join(each.log.read_text() for each in [self.leader, *self.followers])
+        """All lines that are not old."""
+        logs = [each.log for each in [self.leader, *self.followers]]
+        return "\n\n".join(log.read_text()[self.marks.get(log, 0) :] for log in logs)
 
     def wait_for_line(self, pattern: str) -> float:
-        """Wait for a line in any log; the seconds it took."""
+        """Wait for such a line in any log, one that is not old; the seconds it took."""
         began = time.monotonic()
         while not re.search(pattern, self.logs()):
             assert time.monotonic() - began < PATIENCE, f"no line like {pattern!r} in {self.logs()}"
