@@ -33,6 +33,7 @@ EXAMPLES = {
     "enable_per_request_metrics": "true", "max_stored_responses": "9", "max_stored_response_bytes": "1000000",
     "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
+    "nnodes": "2", "node_rank": "1", "group_key_file": __file__,
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
     "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
     "merge_adapter": "org/adapter@v1", "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
@@ -53,6 +54,7 @@ FLAG_ONLY = {"env"}  # TGI reads no variable of that name
 TOGETHER = {
     "ssl_keyfile": ("ssl_certfile", "ssl_keyfile"),
     "admin_exclusive": ("admin_port", "admin_exclusive"),
+    "nnodes": ("master_addr", "nnodes"),
     "ngrok": ("api_key", "ngrok_authtoken", "ngrok"),
 }
 # TGI 3's launcher, as its reference lists it.
@@ -157,8 +159,39 @@ def test_an_option_without_effect_is_accepted_with_one_warning(name: str) -> Non
 
 def test_options_with_an_effect_are_accepted_without_warning() -> None:
     no_effect = {name for name, row in ROWS.items() if row.metadata["no_effect"]} | {"max_input_length"}
+    no_effect |= {"replicas"}  # they do not go with --nnodes
     given = [f"{flag(name)}={value}" for name, value in EXAMPLES.items() if name not in no_effect]
     assert parse(given, {}).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--nnodes=2"], "--nnodes 2 needs --master-addr, the address of the machine of --node-rank 0"),
+        (["--nnodes=2", "--master-addr=a", "--node-rank=2"], "--node-rank must be less than --nnodes 2, got 2"),
+        (
+            ["--nnodes=2", "--master-addr=a", "--replicas=2"],
+            "--nnodes splits one model over machines: it does not go with --replicas",
+        ),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(given: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        parse(given, {})
+
+
+def test_kubernetes_says_which_pod_of_a_group_this_is() -> None:
+    of_a_pod = {"LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "2", "LWS_LEADER_ADDRESS": "x-0.x.default"}
+    options = parse([], of_a_pod)
+    assert (options.nnodes, options.node_rank, options.master_addr) == (4, 2, "x-0.x.default")
+    assert options.follows and not parse([], {**of_a_pod, "LWS_WORKER_INDEX": "0"}).follows
+    assert parse(["--nnodes=1"], of_a_pod).nnodes == 1
+
+
+@pytest.mark.parametrize("name", ["node_rank", "master_addr", "master_port", "group_key_file"])
+def test_of_one_machine_alone_there_is_no_group(name: str) -> None:
+    options = parse([f"{flag(name)}={EXAMPLES[name]}"], {})
+    assert not options.follows and options.warnings == [f"{flag(name)} has no effect without --nnodes"]
 
 
 def test_a_wrong_key_is_not_repeated() -> None:

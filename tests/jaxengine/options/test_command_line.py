@@ -14,13 +14,16 @@ from gateway.processes import engine_process
 from gateway.processes.engine_process import EnginePlace
 from jaxengine import server
 from jaxengine.options.command_line import arguments, parse
+from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError, flag
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, EngineOptions, ServeOptions
 from jaxengine.service.process import StartupError
 
 ROWS = {row.name: row for row in dataclasses.fields(ServeOptions)}
-PUBLISHED = [row.name for table in (CheckpointOptions, ComputeOptions) for row in dataclasses.fields(table)]
+PUBLISHED = [
+    row.name for table in (CheckpointOptions, ComputeOptions, GroupOptions) for row in dataclasses.fields(table)
+]
 OF_THE_ENGINE = [row.name for row in dataclasses.fields(EngineOptions)]
 SOCKET = "--uds-path=/s/engine.sock"
 DRAFTS = '{"num_speculative_tokens": 3}'
@@ -75,12 +78,25 @@ def test_every_row_reaches_the_engine_by_the_real_command_line(
     assert (getattr(told, name) or 1) == (value or 1)  # of devices, 0 stands for those that there are
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "lora_adapters"])
+@pytest.mark.parametrize(
+    "name", [name for name in PUBLISHED if name not in ("lora_adapters", "nnodes", "group_key_file")]
+)
 def test_an_option_that_the_launcher_takes_too_reaches_the_engine_from_there(name: str) -> None:
     text, value = example(name)
     for options in (launcher.parse([f"{flag(name)}={text}"], {}), launcher.parse([], {name.upper(): text})):
         command = engine_process.command(options, EnginePlace(Path("/s/engine.sock")), 7)
         assert getattr(parse(command[5:]), name) == value
+
+
+def test_a_group_reaches_the_engine_with_its_key_by_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--nnodes=2", "--node-rank=1", "--master-addr=a", "--group-key-file=key", "--engine-hang-timeout=7"]
+    told = parse(engine_process.command(launcher.parse(given, {}), EnginePlace(Path("/s/engine.sock")), 7)[5:])
+    assert (told.nnodes, told.node_rank, told.master_addr, told.master_port) == (2, 1, "a", 29500)
+    assert told.group_key_file == tmp_path / "key" and told.group_patience == 7
+    assert told.tensor_parallel == 0, "all devices of each machine"
 
 
 def test_adapters_reach_the_engine_by_name_and_a_local_one_by_its_absolute_path(
