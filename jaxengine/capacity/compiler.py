@@ -47,9 +47,10 @@ def _on(gpu: Gpu, setup: Setup) -> Setup:
     return replace(setup, place=replace(setup.place, mesh=mesh))
 
 
-def described_devices(target: str, count: int) -> Sequence[jax.Device]:
-    """`count` GPUs of one host, which exist only for the compiler; `target` is XLA's description of one."""
-    topology = topologies.get_topology_desc(platform="cuda", target_config=target, topology=f"1x1x{count}")
+def described_devices(target: str, count: int, hosts: int = 1) -> Sequence[jax.Device]:
+    """`count` GPUs of `hosts` alike, which exist only for the compiler; `target` is XLA's description of one."""
+    shape = f"1x{hosts}x{count // hosts}"
+    topology = topologies.get_topology_desc(platform="cuda", target_config=target, topology=shape)
     jax.config.update("jax_default_device", topology.devices[0])  # since JAX 0.12 what Pallas compiles for
     return topology.devices  # type: ignore[no-any-return]
 

@@ -34,4 +34,4 @@ COMPILER_OPTIONS: dict[str, dict[str, str]] = {"cpu": CPU_OPTIONS, "gpu": gpu_op
 
 # Of GPUs of several processes. Each would time its share of the tiles and wait for what the others found: for ever if
 # one of them has the program in its compile cache.
-OF_GROUPS = {"xla_gpu_shard_autotuning": "false"}
+OF_GROUPS = {"xla_gpu_shard_autotuning": "False"}

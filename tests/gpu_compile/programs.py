@@ -20,8 +20,9 @@ from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle, Medus
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
+from jaxengine.capacity.compiler import described_devices
 from jaxengine.executor.compiler import Compiler
-from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS, OF_GROUPS
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
@@ -86,12 +87,14 @@ def compiler(
     adapters: int = 0,
     speculate: int = 0,
     drafter: DrafterSpec | None = None,
+    hosts: int = 1,
 ) -> Compiler:
-    """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
-    `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix, and verify
+    """The engine's compiler on `devices` imaginary H200s of `hosts`, weights being shapes without data, with sorted
+    inputs if `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix, and
+    verify
     drafts of `speculate` tokens, which `drafter` may have learnt to guess.
     """
-    mesh = make_mesh(devices, h200.devices(devices))
+    mesh = make_mesh(devices, described_devices(h200.TARGET, devices, hosts))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest, speculate=speculate), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
@@ -112,6 +115,13 @@ def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192,
     made = compiler(spec, devices, longest, **stored)
     (shape,) = made.shapes.for_adapters([made.shapes.decode(rows)])
     return facts(made.lower_backbone(shape), (made.caches(), made.slot_state()), OPTIONS)
+
+
+def decode_of_hosts(spec: ModelSpec, devices: int, hosts: int) -> Facts:
+    made = compiler(spec, devices, hosts=hosts)
+    assert not made.replicated.is_fully_addressable
+    lowered = made.lower_backbone(made.shapes.decode(ROWS))
+    return facts(lowered, (made.caches(), made.slot_state()), {**OPTIONS, **OF_GROUPS})
 
 
 def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: Any) -> Facts:
@@ -300,6 +310,7 @@ PROGRAMS = {
     "write_masks": write_masks,
     "copy_pages": copy_pages,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
+    "decode_2_hosts_tp8": lambda: decode_of_hosts(FOUR_LAYERS, 8, hosts=2),
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),
     "sample_greedy_tp8": lambda: sample(FOUR_LAYERS, 8, greedy=True),

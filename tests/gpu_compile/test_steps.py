@@ -87,6 +87,14 @@ def test_tensor_parallel_layers_communicate_twice_and_only_sums(facts: FactsByPr
     assert facts[step]["collectives"] == {"all-reduce": 2 * LAYERS[step] + 1}
 
 
+def test_a_step_of_two_hosts_is_that_of_one_with_as_many_devices(facts: FactsByProgram) -> None:
+    """And XLA knows the options that are added for them."""
+    of_one, of_two = facts["decode_tp8"], facts["decode_2_hosts_tp8"]
+    assert {name: of_two[name] for name in ("collectives", "kernels", "products", "copies", "aliased")} == {
+        name: of_one[name] for name in ("collectives", "kernels", "products", "copies", "aliased")
+    }
+
+
 def test_steps_on_one_device_do_not_communicate(facts: FactsByProgram) -> None:
     assert [facts[step]["collectives"] for step in ("decode", "mixed", "sample_greedy", "sample")] == [{}] * 4
 
