@@ -96,6 +96,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
 def _follow(options: Options, environ: Mapping[str, str], engine: EngineCommand, began: float) -> int:
     """Run an engine that follows that of another machine, and no server; the exit code."""
     logs.configure(options.json_output, options.log_level)
+    logger.info("machine %d of %d, which follows %s", options.node_rank, options.nnodes, options.master_addr)
     prefix, name = options.shard_uds_path, f"{options.master_port}-{options.node_rank}"
     with contextlib.ExitStack() as stack:
         try:

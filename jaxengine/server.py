@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from jaxengine.group.membership import Membership
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.command_line import parse
+from jaxengine.options.group import WAITING
 from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
 from jaxengine.rpc import transport
@@ -93,10 +94,11 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     enable_compile_cache(compile_cache)
     try:
         if membership and options.follows:
-            return Loaded(_follow(model, membership, compile_cache, progress), model.directory)
+            return Loaded(_follow(model, options, membership, compile_cache, progress), model.directory)
         engine = _lead(model, options, membership, record, compile_cache, progress)
     except RuntimeError:  # JAX's errors are among these
-        forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
+        if membership is None:  # else another machine may be the cause
+            forget_executables(compile_cache)  # a damaged one may be, and would stop every later start too
         raise
     return Loaded(engine, model.directory, record)
 
@@ -140,7 +142,8 @@ def _lead(
             options, enable_lora=True, max_loras=noted.max_loras, max_lora_rank=noted.max_lora_rank
         )
     leader = _gather(membership, options, adapters, progress) if membership else None
-    _require_device(progress)
+    if leader is None:
+        _require_device(progress)
     engine = load_engine(
         model,
         options,
@@ -167,31 +170,42 @@ def _gather(
     if not membership.key:
         place = f"{membership.address} port {membership.port}"
         logger.warning("whoever reaches %s can join this group: --group-key-file keeps others out", place)
-    leader, port = Leader(membership, agreement.hello(membership.hosts)), distributed.free_port(membership.address)
-    leader.gather(
-        agreement.welcome(port, options, adapters),
-        lambda here, wanted: progress(f"waiting for the other machines {here}/{wanted}"),
+    leader = Leader(membership, agreement.hello(membership.hosts))
+    welcome = leader.gather(
+        lambda: agreement.welcome(distributed.free_port(membership.address), options, adapters),
+        lambda here, wanted: progress(f"{WAITING} the other machines {here}/{wanted}"),
     )
-    distributed.start(membership, port)
+    _meet(membership, welcome["port"], progress)
     return leader
 
 
-def _follow(model: "OpenModel", membership: Membership, compile_cache: Path, progress: Progress) -> "Replay":
+def _follow(
+    model: "OpenModel", options: ServeOptions, membership: Membership, compile_cache: Path, progress: Progress
+) -> "Replay":
     """What repeats the launches of the machine that leads, with its options."""
-    from jaxengine.group import distributed
     from jaxengine.group.follower import FollowerLink
     from jaxengine.startup import agreement
     from jaxengine.startup.follow import load_replay
 
     leader = FollowerLink(membership)
     welcome = leader.join(agreement.hello(membership.hosts), progress)
+    for line in agreement.overruled(options, agreement.options_of(welcome)):
+        logger.warning(line)
     try:
-        distributed.start(membership, welcome["port"])
-        _require_device(progress)
+        _meet(membership, welcome["port"], progress)
         return load_replay(model, welcome, leader, _counted(progress), compile_cache)
     except Exception as error:
         leader.fail(str(error))
         raise
+
+
+def _meet(membership: Membership, port: int, progress: Progress) -> None:
+    """From here on JAX's devices are those of all machines."""
+    from jaxengine.group import distributed
+
+    distributed.start(membership, port)
+    _require_device(progress)
+    distributed.compile_together()
 
 
 def _counted(progress: Progress) -> Callable[[str, int, int], None]:

@@ -14,13 +14,7 @@ from gateway.config.options import MISSING, Options, rows
 from jaxengine.options.command_line import Parser, add_argument
 from jaxengine.options.option import UsageError, flag, read
 
-# Others' variables, and our names of them; those of Kubernetes' LeaderWorkerSet say which pod of a group this is.
-FOREIGN = {
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING",
-    "LWS_GROUP_SIZE": "NNODES",
-    "LWS_WORKER_INDEX": "NODE_RANK",
-    "LWS_LEADER_ADDRESS": "MASTER_ADDR",
-}
+FOREIGN = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING"}  # others' variables, and our name
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -31,6 +25,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """
     given = vars(_parser().parse_args(argv))
     environ = {ours: environ[theirs] for theirs, ours in FOREIGN.items() if theirs in environ} | dict(environ)
+    if given["nnodes"] is not None or environ.get("LWS_GROUP_SIZE") == "1":  # then a pod is no part of a group
+        environ = {name: value for name, value in environ.items() if not name.startswith("LWS_")}
     _refuse_missing(given, environ)
     return Options(**dict(_settings(given, environ)))
 
@@ -40,8 +36,8 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         repeated = isinstance(row.default, tuple)
         if (value := given[row.name]) is not None:
             source = flag(row.name)
-        elif value := _meant(row.name, environ) if row.metadata["in_environment"] else None:
-            source = row.name.upper()
+        elif value := _meant(row, environ) if row.metadata["in_environment"] else None:
+            source = _variable(row)
         else:
             continue
         texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
@@ -49,19 +45,23 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         yield row.name, parsed if repeated else parsed[0]
 
 
-def _meant(name: str, environ: Mapping[str, str]) -> str | None:
+def _variable(row: "dataclasses.Field[Any]") -> str:
+    return row.metadata["variable"] or row.name.upper()
+
+
+def _meant(row: "dataclasses.Field[Any]", environ: Mapping[str, str]) -> str | None:
     """What the environment says of an option, unless a container's run-time said it of something else."""
-    value = environ.get(name.upper())
+    value = environ.get(_variable(row))
     if not value:
         return None
-    of_the_container = name == "hostname" and not _is_address(value)
-    of_a_service = name.endswith("port") and re.match("(tcp|udp|sctp)://", value)  # Kubernetes' PROMETHEUS_PORT
+    of_the_container = row.name == "hostname" and not _is_address(value)
+    of_a_service = row.name.endswith("port") and re.match("(tcp|udp|sctp)://", value)  # Kubernetes' PROMETHEUS_PORT
     return None if of_the_container or of_a_service else value
 
 
 def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     for name, harmless in MISSING.items():
-        for source, value in ((flag(name), given[name]), (name.upper(), _meant(name, environ))):
+        for source, value in ((flag(name), given[name]), (name.upper(), environ.get(name.upper()))):
             if value and value.lower() not in harmless:
                 raise UsageError(f"{source} {value!r} is not supported by this server")
 
@@ -71,8 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="text-generation-launcher",
         usage="%(prog)s [OPTIONS]",
         description="Serve a language model on TGI's routes and OpenAI's /v1.",
-        epilog="Every option but --env can also be set by the environment variable of its name, in capitals with "
-        "underscores.",
+        epilog="Every option can also be set by the environment variable of its name, in capitals with underscores, "
+        "but --env and --master-port; of --nnodes, --node-rank and --master-addr the variables are those that "
+        "LeaderWorkerSet sets in Kubernetes.",
         allow_abbrev=False,
     )
     group = parser.add_argument_group()

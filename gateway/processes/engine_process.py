@@ -138,4 +138,4 @@ def _devices(options: Options) -> int:
     """How many devices one model is split over; 0 means all devices."""
     if options.num_shard is not None:
         return options.num_shard
-    return 0 if options.sharded or options.nnodes > 1 else 1
+    return 0 if options.sharded or (options.sharded is None and options.nnodes > 1) else 1

@@ -18,14 +18,14 @@ from gateway.processes import engine_process, signals
 from gateway.processes.devices import places
 from gateway.processes.engine_process import EngineCommand
 from gateway.processes.progress import StartProgress
-from gateway.processes.supervisor import RestartBudget, Supervisor
+from gateway.processes.supervisor import RestartBudget, State, Supervisor
+from jaxengine.options.group import WAITING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 
 logger = logging.getLogger("gateway")
 
 ENGINE_STOP_SECONDS = 5.0
-FOR_EVER = 1e9  # seconds: an engine that waits for the machine that leads is not stuck
 
 
 class FollowingServer(EngineListener):
@@ -44,12 +44,13 @@ class FollowingServer(EngineListener):
         (place,) = places(options, environ, directory)
         token = transport.new_token()
         self._rank, self._began = options.node_rank, began
+        self._grace = options.graceful_termination_timeout
         self._supervisor = Supervisor(
             engine(options, place, os.getpid()),
             engine_process.environment(environ, token, place.devices),
             directory,
             RestartBudget(options.max_engine_restarts, options.engine_restart_window),
-            startup_timeout=FOR_EVER,
+            startup_timeout=options.startup_timeout,
             on_restart=self._restarted,
         )
         self._client = EngineClient(place.socket, token, hang_limit=options.engine_hang_timeout, listeners=[self])
@@ -64,7 +65,7 @@ class FollowingServer(EngineListener):
             signalled = asyncio.create_task(received.get())
             await asyncio.wait((engine, client, signalled), return_when=asyncio.FIRST_COMPLETED)
             if signalled.done():
-                await self._supervisor.stop(ENGINE_STOP_SECONDS)
+                await self._stop(engine, received)
             elif not engine.done():  # what went wrong is raised below
                 self._supervisor.kill()
             code = await engine
@@ -75,7 +76,20 @@ class FollowingServer(EngineListener):
             await asyncio.wait((client, signalled))
             return code
 
+    async def _stop(self, engine: "asyncio.Task[int]", received: "asyncio.Queue[int]") -> None:
+        """Follow on while machine 0, which may have had the signal too, finishes its requests: they need this machine.
+        The grace time, or a second signal, ends that.
+        """
+        if self._supervisor.state is State.READY:
+            self._supervisor.end_with_this_life()
+            again = asyncio.create_task(received.get())
+            logger.info("stopping with machine 0, or after %g s", self._grace)
+            await asyncio.wait((engine, again), timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
+            again.cancel()
+        await self._supervisor.stop(ENGINE_STOP_SECONDS)
+
     def engine_progress(self, engine: int, description: pb.Description) -> None:
+        self._supervisor.waits(description.progress.startswith(WAITING))
         if description.state == pb.WARMING:
             self._supervisor.compiling()
         if description.state != pb.READY:

@@ -29,6 +29,7 @@ from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from gateway.text.loader import UnusableModel
+from jaxengine.options.group import WAITING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.telemetry import logs
@@ -196,6 +197,7 @@ class Server(EngineListener):
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
     def engine_progress(self, engine: int, description: pb.Description) -> None:
+        self._engines[engine].waits(description.progress.startswith(WAITING))
         if description.state == pb.WARMING:
             self._engines[engine].compiling()
         if description.state != pb.READY:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 # At least so long from one start to the next: the n-th value after n short lives in a row. A life is short if it lasted
 # less than the last value. A longer life, of which loading takes most, is pause enough.
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0)
+WAIT_SECONDS = 1.0  # between looks at an engine that waits for others
 REJOIN_SECONDS = 0.5  # behind an engine that ended only because that of another machine did
 STACK_DUMP_SECONDS = 5.0  # between SIGABRT, which makes a stuck engine write its stacks, and SIGKILL
 # Exit codes of an engine that would fail again at the next start; EX_UNAVAILABLE means the hub cannot be reached.
@@ -129,8 +130,9 @@ class Supervisor:
         self._budget = budget
         self._process: asyncio.subprocess.Process | None = None
         self._began = 0.0  # start of this life, in seconds of the monotonic clock
+        self._starts = 0.0  # and of what of it may take the startup timeout
         self._ready = self._ever_ready = False
-        self._hung = self._asked = False
+        self._hung = self._asked = self._waits = False
         self._name = name
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,6 +177,12 @@ class Supervisor:
         if self.state is State.STARTING:
             self._move(Signal.COMPILING)
 
+    def waits(self, waits: bool) -> None:
+        """The engine reports that it waits for those of other machines, or does so no more. Waiting is no part of a
+        start that may take too long.
+        """
+        self._waits, self._starts = waits, time.monotonic()
+
     def ready(self) -> None:
         """The engine reports that it is ready."""
         if self.state in (State.STARTING, State.WARMING):
@@ -207,6 +215,10 @@ class Supervisor:
         self._move(Signal.STOP)
         await self._end(self._process, signal.SIGTERM, timeout)
 
+    def end_with_this_life(self) -> None:
+        """When the engine ends by itself, that is for good."""
+        self._stopping.set()
+
     def kill(self) -> None:
         """End the engine for good and at once."""
         self._stopping.set()
@@ -215,10 +227,10 @@ class Supervisor:
 
     async def _live(self) -> int:
         """One life of the engine process, from start to exit; its exit code."""
-        self._ready = self._hung = self._asked = False
+        self._ready = self._hung = self._asked = self._waits = False
         self._on_state(self.state)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._began = time.monotonic()
+        self._began = self._starts = time.monotonic()
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command,
             cwd=self._directory,
@@ -238,7 +250,8 @@ class Supervisor:
         return code
 
     async def _watch_startup(self, process: asyncio.subprocess.Process) -> None:
-        await asyncio.sleep(self._startup_timeout)
+        while self._waits or (left := self._starts + self._startup_timeout - time.monotonic()) > 0:
+            await asyncio.sleep(WAIT_SECONDS if self._waits else left)
         if not self._ready:
             logger.error("%s was not ready after %g s", self._name, self._startup_timeout)
             self.hung()

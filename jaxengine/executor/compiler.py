@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compile_cache import COMPILES
-from jaxengine.executor.compiler_options import COMPILER_OPTIONS, OF_GROUPS
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes
@@ -216,10 +216,7 @@ class Compiler:
     # --- compiling ----------------------------------------------------------------------------------------------
 
     def compile(self, lowered: Any) -> Any:
-        options = COMPILER_OPTIONS.get(self.device.platform)
-        if self.device.platform == "gpu" and not self.replicated.is_fully_addressable:
-            options = {**(options or {}), **OF_GROUPS}
-        return lowered.compile(compiler_options=options)
+        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.device.platform))
 
     def executables(self, progress: Progress, on_built: Callable[[Hashable], None] = lambda _: None) -> Executables:
         """Build what serving waits for: the helpers, the essential steps, the shortest and the longest prompt's

@@ -31,7 +31,3 @@ def gpu_options(release: tuple[int, ...]) -> dict[str, str]:
 CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 COMPILER_OPTIONS: dict[str, dict[str, str]] = {"cpu": CPU_OPTIONS, "gpu": gpu_options(jax.__version_info__)}
-
-# Of GPUs of several processes. Each would time its share of the tiles and wait for what the others found: for ever if
-# one of them has the program in its compile cache.
-OF_GROUPS = {"xla_gpu_shard_autotuning": "False"}

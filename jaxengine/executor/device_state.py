@@ -39,6 +39,7 @@ class DeviceState:
         self.executables = executables
         self.told = told
         self.launches = 0
+        self.broken = False  # a launch has failed: nobody knows how far the devices came
         self.layers: Any = None  # the target's caches, and the features that EAGLE reads
         self.slot_state: Any = None
         self.sampler_state: Any = None
@@ -58,7 +59,11 @@ class DeviceState:
         self.launches += 1
         if self.told is not None:
             self.told(self.launches, name, arrays)
-        return LAUNCHES[kind_of(name)](self, name, *arrays)
+        try:
+            return LAUNCHES[kind_of(name)](self, name, *arrays)
+        except Exception:
+            self.broken = True
+            raise
 
     def _put(self, values: Any) -> Any:
         return put(values, self.replicated)
@@ -86,6 +91,7 @@ class DeviceState:
     def _backbone(self, name: tuple[str, StepShape], buffer: np.ndarray) -> tuple[Array, Array, Array | None]:
         """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
         leaves, adapters = self.model.leaves[name[1].adapters], self._adapters_of(name[1])
+        self.packed_samples = self.hidden = self.all_hidden = None  # as above
         self.layers, self.slot_state, *outputs = self.executables[name](
             leaves, adapters, self.layers, self.slot_state, self._put(buffer)
         )

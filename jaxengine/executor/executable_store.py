@@ -104,6 +104,13 @@ def _versions() -> tuple[str, ...]:
     return jax.__version__, jaxlib.version.__version__, platform.python_version()
 
 
+def program_flags() -> dict[str, str]:
+    """What of the environment may change a program, by its names; not where XLA writes what it did."""
+    names = (name for name in sorted(os.environ) if name.startswith("JAX_") and name not in NO_FLAGS)
+    flags = " ".join(each for each in os.environ.get("XLA_FLAGS", "").split() if "dump" not in each)
+    return {**({"XLA_FLAGS": flags} if flags else {}), **{name: os.environ[name] for name in names}}
+
+
 def _flags() -> tuple[str, ...]:
     names = (name for name in sorted(os.environ) if name.startswith(FLAGS) and name not in NO_FLAGS)
     return tuple(f"{name}={os.environ[name]}" for name in names)
@@ -114,5 +121,5 @@ def _machine(devices: Sequence[jax.Device]) -> tuple[str, ...]:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     abilities = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
-    kinds = (f"{device.id} {device.device_kind}" for device in devices)
+    kinds = (f"{device.process_index} {device.id} {device.device_kind}" for device in devices)
     return platform.machine(), devices[0].client.platform_version, *kinds, *sorted(abilities)

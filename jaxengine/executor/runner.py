@@ -86,9 +86,9 @@ class Runner:
         """Fresh, empty device state.
 
         Raises:
-            RuntimeError: there are followers, of which nobody knows how far they came.
+            RuntimeError: devices have failed, and there are followers: nobody knows how far theirs came.
         """
-        if self.followers:
+        if self.followers and self.state.broken:
             raise RuntimeError("a step of several machines failed, and all of them must start anew")
         self._allocate()
 
@@ -183,7 +183,11 @@ class Runner:
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
-        results = flight.read(self.shapes.top, self.shapes.scored)
+        try:
+            results = flight.read(self.shapes.top, self.shapes.scored)
+        except Exception:
+            self.state.broken = True
+            raise
         if self.followers and flight.sampled is not None:
             self.followers.compare(flight.number, np.asarray(flight.sampled)[: len(flight.samples)])
         return results

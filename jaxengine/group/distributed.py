@@ -11,6 +11,17 @@ START_SECONDS = 300  # for all to meet; every one is there already
 JAX_HEARTBEAT_SECONDS = 120
 
 
+def compile_together() -> None:
+    """On GPUs, keep nothing that is compiled, and take nothing that was kept.
+
+    XLA has the processes time the tiles of products together, each a share, so that all choose alike: a process that
+    chose otherwise might send a token to other experts. For that all must compile; one that found a program in its
+    cache would leave the others waiting (`xla_gpu_shard_autotuning`).
+    """
+    if jax.default_backend() != "cpu":
+        jax.config.update("jax_enable_compilation_cache", False)
+
+
 def free_port(address: str) -> int:
     """A port of this machine's `address` for the coordinator of JAX's processes. Raises OSError."""
     with socket.create_server((address, 0), family=family_of(address)) as listener:

@@ -1,22 +1,21 @@
 """The side of a process that follows: it finds the leader, agrees with it, and is told every launch."""
 
-import contextlib
+import logging
 import os
 import queue
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from jaxengine.group.leader import INDEX
 from jaxengine.group.link import Link, WrongKey, enter
-from jaxengine.group.membership import Leave, Membership, leave
-from jaxengine.group.pulse import Pulse
-from jaxengine.group.wire import BrokenLink, Frame, Kind
-from jaxengine.options.group import GROUP_ENDED
-from jaxengine.telemetry.logs import USAGE
+from jaxengine.group.membership import FAREWELL_SECONDS, Leave, Membership, leave
+from jaxengine.group.pulse import keep_pulse
+from jaxengine.group.wire import Frame, Kind
+from jaxengine.options.group import GROUP_ENDED, WAITING
+
+logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 
@@ -36,22 +35,33 @@ class FollowerLink:
 
     def join(self, hello: Mapping[str, Any], progress: Callable[[str], None]) -> dict[str, Any]:
         """Find the leader, however long that takes, and wait until the group is complete; its welcome."""
-        address, port = self._membership.address, self._membership.port
         said = {**hello, "rank": self._membership.rank}
+        progress(f"{WAITING} machine 0 at {self._membership.address} port {self._membership.port}")
         while self._link is None:
-            progress(f"looking for machine 0 at {address} port {port}")
-            try:
-                connection = socket.create_connection((address, port), timeout=RETRY_SECONDS)
-                enter(connection, self._membership.key, said)
-                self._link = Link(connection)
-            except WrongKey:
-                self._leave("machine 0 has another key in its --group-key-file", USAGE)
-            except OSError:  # BrokenLink is one
-                time.sleep(RETRY_SECONDS)
+            self._link = self._connected(said)
         threading.Thread(target=self._receive, args=(self._link,), name="receive", daemon=True).start()
-        Pulse(lambda: {0: self._the_link}, self._membership.patience, lambda: self.repeated, self._silent).start()
-        progress("waiting for the other machines")
+        keep_pulse(lambda: {0: self._the_link}, self._membership.patience, lambda: self.repeated, self._silent)
+        progress(f"{WAITING} the other machines")
         return self._expect(Kind.WELCOME)
+
+    def _connected(self, said: Mapping[str, Any]) -> Link | None:
+        """The link, if there is a leader. Whoever else listens there now does not keep it from being found later."""
+        address, port = self._membership.address, self._membership.port
+        try:
+            connection = socket.create_connection((address, port), timeout=RETRY_SECONDS)
+        except OSError:
+            time.sleep(RETRY_SECONDS)
+            return None
+        try:
+            enter(connection, self._membership.key, said)
+            return Link(connection)
+        except WrongKey:
+            logger.error("who listens at %s port %d has another key than --group-key-file", address, port)
+        except OSError as error:
+            logger.warning("who listens at %s port %d is no machine 0: %s", address, port, error)
+        connection.close()
+        time.sleep(RETRY_SECONDS)
+        return None
 
     def agree(self, facts: Mapping[str, Any], memory: int) -> dict[str, Any]:
         """Tell the leader what was decided here, and how many bytes a device has; what will run."""
@@ -60,8 +70,7 @@ class FollowerLink:
 
     def tell_built(self, index: int) -> None:
         """From any thread: the executable of this index can be launched."""
-        with contextlib.suppress(BrokenLink):  # whoever receives notices
-            self._the_link.send(Kind.BUILT, number=index)
+        self._the_link.send(Kind.BUILT, number=index)
 
     def next_frame(self, timeout: float) -> Frame | None:
         """What the leader tells next; None if it tells nothing for `timeout` seconds."""
@@ -72,8 +81,8 @@ class FollowerLink:
 
     def fail(self, reason: str) -> None:
         """Tell the leader why this process is about to end."""
-        with contextlib.suppress(BrokenLink):
-            self._the_link.send(Kind.ENDED, reason.encode(), os.EX_SOFTWARE)
+        self._the_link.send(Kind.ENDED, reason.encode(), os.EX_SOFTWARE)
+        self._the_link.flush(FAREWELL_SECONDS)
 
     @property
     def _the_link(self) -> Link:
@@ -94,7 +103,7 @@ class FollowerLink:
                     self._end(f"machine 0 has ended the group: {frame.text}", frame.number or GROUP_ENDED)
                 if frame.kind is not Kind.BEAT:
                     self._frames.put(frame)
-        except BrokenLink as error:
+        except Exception as error:  # of memory too: whatever it is, nothing is received any more
             self._end(f"machine 0 has left: {error}", GROUP_ENDED)
 
     def _silent(self, _: int, link: Link) -> None:
@@ -103,12 +112,3 @@ class FollowerLink:
     def _end(self, reason: str, code: int) -> NoReturn:
         self.fail(reason)
         self._leave(reason, code)
-
-
-def index_of(frame: Frame) -> int:
-    """Of the executable of a LAUNCH. Raises BrokenLink."""
-    try:
-        (index,) = INDEX.unpack_from(frame.payload)
-    except struct.error as error:
-        raise BrokenLink("a LAUNCH without an index") from error
-    return int(index)

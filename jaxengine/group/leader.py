@@ -5,11 +5,9 @@ nothing: they have no scheduler, no random numbers and no clock. What they have 
 sampled here, some steps later.
 """
 
-import contextlib
 import logging
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,16 +19,16 @@ import numpy as np
 from jaxengine.executor.device_state import Arrays
 from jaxengine.group.distributed import family_of
 from jaxengine.group.link import Link, WrongKey, let_in
-from jaxengine.group.membership import Leave, Membership, leave
-from jaxengine.group.pulse import Pulse
-from jaxengine.group.wire import BrokenLink, Frame, Kind, packed_arrays
+from jaxengine.group.membership import FAREWELL_SECONDS, Leave, Membership, leave
+from jaxengine.group.pulse import keep_pulse
+from jaxengine.group.wire import LONGEST_ANSWER, BrokenLink, Frame, Kind, packed_arrays, packed_launch
 from jaxengine.options.group import GROUP_ENDED
 from jaxengine.telemetry.logs import USAGE
 
 logger = logging.getLogger(__name__)
 
-INDEX = struct.Struct("<I")
-FAREWELL_SECONDS = 1.0
+ACCEPT_SECONDS = 0.5  # between looks whether the group is complete
+HANDSHAKES = 64  # at once; a further connection is closed
 
 
 @dataclass(eq=False)
@@ -61,72 +59,103 @@ class Leader:
         self._ending = threading.Lock()
         self._index: dict[Hashable, int] = {}
         self._told = 0
-        Pulse(self._links, membership.patience, lambda: self._told, self._silent).start()
+        self._handshakes = threading.BoundedSemaphore(HANDSHAKES)
+        keep_pulse(self._links, membership.patience, lambda: self._told, self._silent)
 
     def _links(self) -> dict[int, Link]:
         return {rank: each.link for rank, each in self._followers.copy().items()}
 
     # --- meeting ------------------------------------------------------------------------------------------------
 
-    def gather(self, welcome: Mapping[str, Any], progress: Callable[[int, int], None]) -> None:
-        """Wait until all followers are here, and tell them `welcome`. `progress(here, wanted)` is told of each.
+    def gather(self, welcome: Callable[[], Mapping[str, Any]], progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Wait until all followers are here, and tell them `welcome()`, which is returned. `progress(here, wanted)` is
+        told of each.
 
         Raises:
             ValueError: this machine does not have the address on which the others look for it.
         """
         wanted = self._membership.hosts - 1
         with self._listener() as listener:
-            threading.Thread(target=self._accept, args=(listener,), name="join", daemon=True).start()
+            accepting = threading.Thread(target=self._accept, args=(listener,), name="join", daemon=True)
+            accepting.start()
             with self._changed:
                 while len(self._followers) < wanted:
                     progress(len(self._followers), wanted)
                     self._changed.wait()
                 self._complete = True
+            accepting.join()
+        told = dict(welcome())
         for each in self._followers.values():
-            each.link.tell(Kind.WELCOME, welcome)
+            each.link.tell(Kind.WELCOME, told)
+        return told
 
     def _listener(self) -> socket.socket:
         address, port = self._membership.address, self._membership.port
         try:
-            return socket.create_server((address, port), family=family_of(address))
+            listener = socket.create_server((address, port), family=family_of(address))
         except OSError as error:
             problem = error.strerror or str(error)
             raise ValueError(f"cannot listen on --master-addr {address} port {port}: {problem}") from None
+        listener.settimeout(ACCEPT_SECONDS)
+        return listener
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        while not self._complete:
             try:
                 connection, address = listener.accept()
-            except OSError:  # it is closed: all are here
-                return
+            except TimeoutError:
+                continue
+            except OSError as error:  # of too many open files, say
+                logger.warning("a connection could not be taken: %s", error)
+                time.sleep(ACCEPT_SECONDS)
+                continue
+            if not self._handshakes.acquire(blocking=False):
+                connection.close()
+                continue
             threading.Thread(target=self._admit, args=(connection, address[0]), name="admit", daemon=True).start()
 
     def _admit(self, connection: socket.socket, address: str) -> None:
+        follower = None
+        try:
+            follower = self._admitted(connection, address)
+        except BrokenLink as error:
+            logger.warning("%s connected as no follower does: %s", address, error)
+        finally:
+            self._handshakes.release()
+            if follower is None:
+                connection.close()
+        if follower is not None:
+            self._receive(*follower)
+
+    def _admitted(self, connection: socket.socket, address: str) -> "tuple[int, Follower] | None":
+        """Who has connected, by its rank, if it belongs here."""
         try:
             hello = let_in(connection, self._membership.key)
         except WrongKey:
-            return self._refuse(Link(connection), address, "the keys of --group-key-file differ", USAGE)
-        except BrokenLink as error:
-            logger.warning("%s connected as no follower does: %s", address, error)
-            return connection.close()
-        link, rank = Link(connection), hello.pop("rank", None)
+            logger.warning("%s was not let in: it has another key than --group-key-file", address)
+            return None
+        link, rank = Link(connection, LONGEST_ANSWER), hello.pop("rank", None)
         if differences := differing(self._hello, hello):
-            return self._refuse(link, address, f"it differs from machine 0: {differences}", USAGE)
+            self._refuse(link, address, f"it differs from machine 0: {differences}", USAGE)
+            return None
         if rank not in range(1, self._membership.hosts):
-            return self._refuse(link, address, f"--node-rank {rank} is none of this group", USAGE)
+            self._refuse(link, address, f"--node-rank {rank} is none of this group", USAGE)
+            return None
         with self._changed:
-            if rank in self._followers or self._complete:
-                other = self._followers[rank].address
-                return self._refuse(link, address, f"machine {rank} is here already, from {other}", GROUP_ENDED)
-            self._followers[rank] = Follower(link, address)
-            self._changed.notify_all()
-        logger.info("machine %d has joined, from %s", rank, address)
-        return self._receive(rank, self._followers[rank])
+            if not self._complete and rank not in self._followers:
+                self._followers[rank] = follower = Follower(link, address)
+                self._changed.notify_all()
+                logger.info("machine %d has joined, from %s", rank, address)
+                return rank, follower
+            other = self._followers[rank].address
+        self._refuse(link, address, f"machine {rank} is here already, from {other}", GROUP_ENDED)
+        return None
 
     def _refuse(self, link: Link, address: str, reason: str, code: int) -> None:
+        """Tell whoever has connected why it is not let in, and with which code it should exit."""
         logger.warning("%s was not let in: %s", address, reason)
-        with contextlib.suppress(BrokenLink):
-            link.send(Kind.ENDED, reason.encode(), code)
+        link.send(Kind.ENDED, reason.encode(), code)
+        link.flush(FAREWELL_SECONDS)
         link.close()
 
     # --- agreeing -----------------------------------------------------------------------------------------------
@@ -169,18 +198,15 @@ class Leader:
     def tell(self, number: int, name: Hashable, arrays: Arrays) -> None:
         """Have all followers launch executable `name` with `arrays`, as launch `number`."""
         self._told = number
-        self._send(Kind.LAUNCH, INDEX.pack(self._index[name]) + packed_arrays(arrays), number)
+        self._send(Kind.LAUNCH, packed_launch(self._index[name], arrays), number)
 
     def compare(self, number: int, sampled: np.ndarray) -> None:
         """Have all followers compare the ids that launch `number` has sampled, the first column of `sampled`."""
         self._send(Kind.SAMPLED, packed_arrays([sampled[:, 0]]), number)
 
     def _send(self, kind: Kind, payload: bytes, number: int) -> None:
-        for rank, each in self._followers.items():
-            try:
-                each.link.send(kind, payload, number)
-            except BrokenLink as error:
-                self._gone(rank, str(error))
+        for each in self._followers.values():
+            each.link.send(kind, payload, number)
 
     # --- watching -----------------------------------------------------------------------------------------------
 
@@ -188,7 +214,7 @@ class Leader:
         try:
             while True:
                 self._note(rank, follower, follower.link.receive())
-        except BrokenLink as error:
+        except Exception as error:  # of memory too: whatever it is, nothing is received any more
             follower.link.close()
             self._gone(rank, str(error))
 
@@ -226,17 +252,13 @@ class Leader:
     def _end(self, reason: str, wrong: int | None = None) -> NoReturn:
         """Tell everyone who still listens, and leave. The machine `wrong` need not come back as it is."""
         if self._ending.acquire(blocking=False):
-            farewell = threading.Thread(target=self._tell_end, args=(reason, wrong), daemon=True)
-            farewell.start()
-            farewell.join(FAREWELL_SECONDS)  # to a process that takes nothing any more, telling would wait
+            for rank, each in self._followers.items():
+                each.link.send(Kind.ENDED, reason.encode(), USAGE if rank == wrong else GROUP_ENDED)
+            for each in self._followers.values():
+                each.link.flush(FAREWELL_SECONDS)
             self._leave(reason, os.EX_SOFTWARE)
         while True:  # another thread ends this process, and says why
             time.sleep(FAREWELL_SECONDS)
-
-    def _tell_end(self, reason: str, wrong: int | None) -> None:
-        for rank, each in self._followers.items():
-            with contextlib.suppress(BrokenLink):
-                each.link.send(Kind.ENDED, reason.encode(), USAGE if rank == wrong else GROUP_ENDED)
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

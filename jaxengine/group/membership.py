@@ -8,13 +8,14 @@ the others (100 s for one that is gone, JAX 0.10.2). Launchers start all of them
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from jaxengine.options.group import GroupOptions
 from jaxengine.telemetry import logs
 
 BEAT_SECONDS = 0.5  # between signs of life
+FAREWELL_SECONDS = 1.0  # for others to take what a process says before it ends
 
 Leave = Callable[[str, int], NoReturn]
 
@@ -31,7 +32,7 @@ class Membership:
     rank: int
     address: str
     port: int
-    key: bytes
+    key: bytes = field(repr=False)
     patience: float
 
     @classmethod

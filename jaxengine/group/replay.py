@@ -8,9 +8,8 @@ import numpy as np
 from jax import Array
 
 from jaxengine.executor.device_state import DeviceState, kind_of
-from jaxengine.group.follower import FollowerLink, index_of
-from jaxengine.group.leader import INDEX
-from jaxengine.group.wire import BrokenLink, Frame, Kind, unpacked_arrays
+from jaxengine.group.follower import FollowerLink
+from jaxengine.group.wire import BrokenLink, Frame, Kind, unpacked_arrays, unpacked_launch
 from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sequence import Request
 
@@ -70,11 +69,11 @@ class Replay:
             raise BrokenLink(f"a {frame.kind.name} in place of a launch")
 
     def _repeat(self, frame: Frame) -> None:
-        index = index_of(frame)
+        index, arrays = unpacked_launch(frame.payload)
         if index >= len(self._names) or frame.number != self._state.launches + 1:
             raise BrokenLink(f"launch {frame.number} of executable {index} behind launch {self._state.launches}")
         name = self._names[index]
-        output = self._state.launch(name, *unpacked_arrays(frame.payload, INDEX.size))
+        output = self._state.launch(name, *arrays)
         self._leader.repeated = frame.number
         if kind_of(name) == "sample":
             self._sampled.append((frame.number, output))

@@ -1,8 +1,8 @@
 """What the processes of a group tell each other, and how it is written. No JAX, and nothing that could run code.
 
-A frame is a header, little-endian, and its payload: kind u8, number u64, length of the payload u64, and the crc32 u32
-of all of that. TCP finds most of what a network does to a frame; the checksum finds the rest, and a launch with one
-wrong bit would be a wrong text that nobody notices.
+A frame is a header, little-endian, and its payload: kind u8, number u64, length of the payload u64, crc32 of the
+payload u32, crc32 of all that u32. TCP finds most of what a network does to a frame; the checksums find the rest, and a
+launch with one wrong bit would be a wrong text that nobody notices.
 """
 
 import enum
@@ -10,16 +10,18 @@ import json
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes  # noqa: F401 — NumPy knows bfloat16 by it
 import numpy as np
 
-HEADER, CHECKSUM = struct.Struct("<BQQ"), struct.Struct("<I")
+HEADER, CHECKSUM = struct.Struct("<BQQI"), struct.Struct("<I")
+INDEX = struct.Struct("<I")  # of an executable
 ARRAY = struct.Struct("<16sB")  # name of the dtype, number of axes
 LONGEST_FRAME = 1 << 34  # bytes; an adapter of a large model has a few 1 << 30
+LONGEST_ANSWER = 1 << 20  # bytes of what a follower sends
 
 
 class Kind(enum.IntEnum):
@@ -56,7 +58,7 @@ class Frame:
         """Of JSON. Raises BrokenLink if it is none."""
         try:
             values = json.loads(self.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BrokenLink(f"{self.kind.name} is not JSON") from error
         if not isinstance(values, dict):
             raise BrokenLink(f"{self.kind.name} is no JSON object")
@@ -65,8 +67,8 @@ class Frame:
 
 def written(frame: Frame) -> bytes:
     """The bytes of a frame."""
-    header = HEADER.pack(frame.kind, frame.number, len(frame.payload))
-    return header + CHECKSUM.pack(zlib.crc32(frame.payload, zlib.crc32(header))) + frame.payload
+    header = HEADER.pack(frame.kind, frame.number, len(frame.payload), zlib.crc32(frame.payload))
+    return header + CHECKSUM.pack(zlib.crc32(header)) + frame.payload
 
 
 def read_frame(
@@ -74,12 +76,14 @@ def read_frame(
 ) -> Frame:
     """The next frame. `heard` is called whenever a part of it comes. Raises BrokenLink."""
     head = _exactly(connection, HEADER.size + CHECKSUM.size, heard)
-    kind, number, length = HEADER.unpack_from(head)
     (checksum,) = CHECKSUM.unpack_from(head, HEADER.size)
+    if zlib.crc32(head[: HEADER.size]) != checksum:
+        raise BrokenLink("a frame was damaged on its way")
+    kind, number, length, checksum = HEADER.unpack_from(head)
     if length > longest:
         raise BrokenLink(f"a frame of {length} bytes, more than {longest}")
     payload = _exactly(connection, length, heard)
-    if zlib.crc32(payload, zlib.crc32(head[: HEADER.size])) != checksum:
+    if zlib.crc32(payload) != checksum:
         raise BrokenLink("a frame was damaged on its way")
     try:
         return Frame(Kind(kind), number, payload)
@@ -106,6 +110,18 @@ def _exactly(connection: socket.socket, size: int, heard: Callable[[], None]) ->
     return bytes(received)
 
 
+def packed_launch(index: int, arrays: Sequence[np.ndarray]) -> bytes:
+    """The payload of a LAUNCH."""
+    return INDEX.pack(index) + packed_arrays(arrays)
+
+
+def unpacked_launch(payload: bytes) -> tuple[int, list[np.ndarray]]:
+    """The index of an executable, and the arrays that it is given. Raises BrokenLink."""
+    if len(payload) < INDEX.size:
+        raise BrokenLink("a LAUNCH without an index")
+    return INDEX.unpack_from(payload)[0], unpacked_arrays(payload, INDEX.size)
+
+
 def packed_arrays(arrays: Sequence[np.ndarray]) -> bytes:
     """Arrays of any dtype that NumPy and JAX know, one behind the other."""
     parts = []
@@ -115,13 +131,15 @@ def packed_arrays(arrays: Sequence[np.ndarray]) -> bytes:
     return b"".join(parts)
 
 
-def unpacked_arrays(payload: bytes, start: int = 0) -> Iterator[np.ndarray]:
+def unpacked_arrays(payload: bytes, start: int = 0) -> list[np.ndarray]:
     """The arrays that `packed_arrays` has written from byte `start` on."""
+    arrays = []
     while start < len(payload):
         name, axes = ARRAY.unpack_from(payload, start)
         shape = struct.unpack_from(f"<{axes}Q", payload, start + ARRAY.size)
         start += ARRAY.size + 8 * axes
         dtype = np.dtype(name.rstrip(b"\0").decode())
         count = int(np.prod(shape, dtype=np.int64))
-        yield np.frombuffer(payload, dtype, count, start).reshape(shape)
+        arrays.append(np.frombuffer(payload, dtype, count, start).reshape(shape))
         start += count * dtype.itemsize
+    return arrays

@@ -26,6 +26,7 @@ def option(
     short: str | None = None,
     secret: bool = False,
     in_environment: bool = True,
+    variable: str = "",
     no_effect: bool = False,
     group: str = "",
     after: str = "",
@@ -33,6 +34,7 @@ def option(
 ) -> Any:
     """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
+    `variable` is the environment variable that sets it, if that has another name.
     A `positional` one has no flag and stands by itself.
     An `no_effect` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
     An option of the engine that the launcher takes too is listed in the launcher's `--help` behind the option `after`.
@@ -43,6 +45,7 @@ def option(
         "short": short,
         "secret": secret,
         "in_environment": in_environment,
+        "variable": variable,
         "no_effect": no_effect,
         "group": group,
         "after": after,

@@ -2,9 +2,8 @@
 
 import dataclasses
 import hashlib
-import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,15 +11,15 @@ import jaxlib.version
 import numpy as np
 
 from jaxengine import __version__
-from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.parameters import Parameter, parameter_table
 from jaxengine.cache.limits import Limits
-from jaxengine.executor.executable_store import code_digest
+from jaxengine.executor.executable_store import code_digest, program_flags
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.option import flag
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.interface import OpenModel
 from jaxengine.startup.setup import Setup
 
-LOOKED_AT = 16  # parameters of which a row is compared
+ROWS = 2  # of each parameter that are compared
 
 
 def hello(hosts: int) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def hello(hosts: int) -> dict[str, Any]:
         "source": code_digest()[:16],
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "a flag": program_flags(),
     }
 
 
@@ -54,18 +53,29 @@ def options_of(welcome: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(**welcome["options"])
 
 
+def overruled(own: EngineOptions, leaders: EngineOptions) -> list[str]:
+    """A line for each option that was given here and is another one at the leader, which counts."""
+    rows = [row for row in dataclasses.fields(EngineOptions) if getattr(own, row.name) != row.default]
+    return [
+        f"{flag(row.name)} {getattr(own, row.name)} has no effect here: on machine 0 it is {getattr(leaders, row.name)}"
+        for row in rows
+        if getattr(own, row.name) != getattr(leaders, row.name)
+    ]
+
+
 def adapters_of(welcome: Mapping[str, Any]) -> list[NamedAdapter]:
     """The adapters that the leader serves from the start."""
     return [NamedAdapter(*each) for each in welcome["adapters"]]
 
 
-def facts(setup: Setup, model: OpenModel) -> dict[str, Any]:
+def facts(setup: Setup) -> dict[str, Any]:
     """What must be the same everywhere once a process has opened the model and met its devices."""
     return {
         "the kind of device": repr(setup.device),
         "the number of devices": setup.mesh.size,
         "the model": _digest(setup.spec),
-        "a weight": weights_digest(model),
+        "a weight": weights_digest(parameter_table(setup.spec), setup.source.read),
+        "a weight of what drafts": _drafter_digest(setup),
         "a type": f"{setup.dtype}, cache {setup.cache_dtype}, attention by {setup.attention}, made {setup.quantize}",
         "a format": _digest(sorted(setup.formats.items())),
         "the room for adapters": _digest(setup.adapters.shapes),
@@ -73,16 +83,27 @@ def facts(setup: Setup, model: OpenModel) -> dict[str, Any]:
     }
 
 
-def weights_digest(model: OpenModel) -> str:
-    """Of a row of some parameters: enough to tell one model's weights from those of another of the same shape."""
-    table = parameter_table(model.source.spec)
-    names = sorted(table)[:: max(1, len(table) // LOOKED_AT)]
+def weights_digest(
+    table: Mapping[str, Parameter], read: Callable[[str, tuple[slice, ...]], np.ndarray], rows: int = ROWS
+) -> str:
+    """Of a few rows of every parameter, other ones of each: that tells the weights of one model from those of another
+    of the same shape, of another revision, or with an adapter merged.
+    """
     checksum = 0
-    for name in names:
-        *rows, _ = table[name].shape
-        row = model.source.read(name, (*(slice(0, 1) for _ in rows), slice(None)))
-        checksum = zlib.crc32(np.ascontiguousarray(row, np.float32).tobytes(), checksum)
+    for name, parameter in sorted(table.items()):
+        *sizes, _ = parameter.shape
+        drawn = np.random.default_rng(zlib.crc32(name.encode()))
+        for _ in range(rows if sizes else 1):
+            at = [int(drawn.integers(size)) for size in sizes]
+            row = read(name, (*(slice(each, each + 1) for each in at), slice(0, parameter.shape[-1])))
+            checksum = zlib.crc32(np.ascontiguousarray(row, np.float32).tobytes(), checksum)
     return f"{checksum:08x}"
+
+
+def _drafter_digest(setup: Setup) -> str:
+    if setup.drafter is None or setup.drafter_source is None:
+        return ""
+    return weights_digest(setup.drafter.parameters(), setup.drafter_source.read)
 
 
 def plan(limits: Limits, pages: int, pooling: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def load_engine(
     setup = Setup.decide(model, options, adapters, Place.here(options.tensor_parallel, shared=leader is not None))
     setup.log_decisions()
     if leader:
-        setup = setup.within(leader.agree(agreement.facts(setup, model), setup.device_bytes))
+        setup = setup.within(leader.agree(agreement.facts(setup), setup.device_bytes))
     limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device, setup.drafter))
     if leader:
         leader.plan(agreement.plan(limits, pages, setup.pooling(model)))

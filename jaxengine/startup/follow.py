@@ -24,7 +24,7 @@ def load_replay(
 
     Args:
         welcome: the leader's, see `agreement`.
-        compile_cache: where executables are kept, on any device: JAX's own cache is written by the first process only.
+        compile_cache: where executables are kept, as `load_engine` has it.
 
     Raises:
         ValueError: the leader's options contradict the model or the devices here.
@@ -33,11 +33,12 @@ def load_replay(
     place = Place.here(options.tensor_parallel, shared=True)
     setup = Setup.decide(model, options, agreement.adapters_of(welcome), place)
     setup.log_decisions()
-    plan = leader.agree(agreement.facts(setup, model), setup.device_bytes)
+    plan = leader.agree(agreement.facts(setup), setup.device_bytes)
     limits, pages = agreement.limits_of(plan), plan["pages"]
     shapes = setup.shapes(limits, pages, plan["pooling"])
     parameters = setup.load(lambda done, total: progress("loading", done, total))
-    store = setup.recipe(shapes).store(compile_cache, setup.mesh) if compile_cache else None
+    on_host = setup.device.on_host
+    store = setup.recipe(shapes).store(compile_cache, setup.mesh) if compile_cache and on_host else None
     compiler = setup.compiler(shapes, parameters, store)
     names: list[Hashable] = list(compiler.jobs())
     index = {name: number for number, name in enumerate(names)}
@@ -46,4 +47,4 @@ def load_replay(
     )
     executables.build_rest()
     state = DeviceState(compiler, executables)
-    return Replay(setup.describe(model, limits, pages), state, names, leader, steps_on_host=setup.device.on_host)
+    return Replay(setup.describe(model, limits, pages), state, names, leader, steps_on_host=on_host)

@@ -22,7 +22,7 @@ from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.capacity.compiler import described_devices
 from jaxengine.executor.compiler import Compiler
-from jaxengine.executor.compiler_options import COMPILER_OPTIONS, OF_GROUPS
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
@@ -90,9 +90,8 @@ def compiler(
     hosts: int = 1,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s of `hosts`, weights being shapes without data, with sorted
-    inputs if `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix, and
-    verify
-    drafts of `speculate` tokens, which `drafter` may have learnt to guess.
+    inputs if `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix,
+    and verify drafts of `speculate` tokens, which `drafter` may have learnt to guess.
     """
     mesh = make_mesh(devices, described_devices(h200.TARGET, devices, hosts))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
@@ -121,7 +120,7 @@ def decode_of_hosts(spec: ModelSpec, devices: int, hosts: int) -> Facts:
     made = compiler(spec, devices, hosts=hosts)
     assert not made.replicated.is_fully_addressable
     lowered = made.lower_backbone(made.shapes.decode(ROWS))
-    return facts(lowered, (made.caches(), made.slot_state()), {**OPTIONS, **OF_GROUPS})
+    return facts(lowered, (made.caches(), made.slot_state()), OPTIONS)
 
 
 def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: Any) -> Facts:

@@ -88,7 +88,6 @@ def test_tensor_parallel_layers_communicate_twice_and_only_sums(facts: FactsByPr
 
 
 def test_a_step_of_two_hosts_is_that_of_one_with_as_many_devices(facts: FactsByProgram) -> None:
-    """And XLA knows the options that are added for them."""
     of_one, of_two = facts["decode_tp8"], facts["decode_2_hosts_tp8"]
     assert {name: of_two[name] for name in ("collectives", "kernels", "products", "copies", "aliased")} == {
         name: of_one[name] for name in ("collectives", "kernels", "products", "copies", "aliased")

@@ -20,6 +20,7 @@ from tests.processes import PATIENCE, Launcher, gone, start
 from tests.servers import READY_SECONDS, Server, descendants, serving
 
 HANG_SECONDS = 4.0
+GRACE_SECONDS = 15.0
 SIZES = ("--max-batch-size=4", "--max-batch-prefill-tokens=64", "--max-total-tokens=512", "--num-shard=2")
 CPU_DEVICES = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
 
@@ -141,7 +142,7 @@ def serving_group(directory: Path, hosts: int, *options: str, env: dict[str, str
     key.write_text("shared by all\n")
     wire = Wire(port)
     shared = (*SIZES, f"--nnodes={hosts}", "--master-addr=127.0.0.1", f"--group-key-file={key}", *options)
-    shared = (*shared, f"--engine-hang-timeout={HANG_SECONDS}")
+    shared = (*shared, f"--engine-hang-timeout={HANG_SECONDS}", f"--graceful-termination-timeout={GRACE_SECONDS:g}")
     environment = {**CPU_DEVICES, **(env or {})}
     with ExitStack() as stack:
         stack.callback(wire.close)

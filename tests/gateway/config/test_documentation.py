@@ -70,7 +70,9 @@ def test_a_readme_names_no_option_that_does_not_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", READMES)
 def test_a_readme_names_no_variable_that_is_not_read(name: str) -> None:
-    of_options = {row.upper() for row in ROWS} | FOREIGN.keys() | {VISIBLE_DEVICES}
+    of_options = (
+        {row.metadata["variable"] or name.upper() for name, row in ROWS.items()} | FOREIGN.keys() | {VISIBLE_DEVICES}
+    )
     for variable in re.findall(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`", READMES[name]):
         assert variable in of_options, variable
 

@@ -50,7 +50,14 @@ EXAMPLES = {
     "ngrok": "true", "ngrok_authtoken": "2b7token", "ngrok_authtoken_file": TOKEN_FILE, "ngrok_edge": "me.ngrok.app",
     "admin_port": "9002", "grpc_port": "8001", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
-FLAG_ONLY = {"env"}  # TGI reads no variable of that name
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return ROWS[name].metadata["variable"] or name.upper()
+
+
+FLAG_ONLY = {"env", "master_port"}  # TGI reads no variable of the one name; others mean something else by the other
 TOGETHER = {
     "ssl_keyfile": ("ssl_certfile", "ssl_keyfile"),
     "admin_exclusive": ("admin_port", "admin_exclusive"),
@@ -85,15 +92,15 @@ def flags(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_command_line_and_the_environment_say_the_same(name: str) -> None:
-    by_variable = parse([], {each.upper(): EXAMPLES[each] for each in TOGETHER.get(name, (name,))})
+    by_variable = parse([], {variable(each): EXAMPLES[each] for each in TOGETHER.get(name, (name,))})
     assert (parse(flags(name), {}) == by_variable) is (name not in FLAG_ONLY)
     assert getattr(parse(flags(name), {}), name) != ROWS[name].default
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_command_line_wins_and_an_empty_variable_is_not_set(name: str) -> None:
-    assert parse(flags(name), {name.upper(): "nonsense" * 50}) == parse(flags(name), {})
-    assert parse([], {name.upper(): ""}) == Options()
+    assert parse(flags(name), {variable(name): "nonsense" * 50}) == parse(flags(name), {})
+    assert parse([], {variable(name): ""}) == Options()
 
 
 @pytest.mark.parametrize("name", TGI.split())
@@ -143,7 +150,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
 def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:
     for arguments, environment, source in (
         ([f"{flag(name)}={value}"], {}, flag(name)),
-        ([], {name.upper(): value}, name.upper()),
+        ([], {variable(name): value}, variable(name)),
     ):
         with pytest.raises(UsageError) as wrong:
             parse(arguments, environment)
@@ -168,6 +175,7 @@ def test_options_with_an_effect_are_accepted_without_warning() -> None:
     ("given", "message"),
     [
         (["--nnodes=2"], "--nnodes 2 needs --master-addr, the address of the machine of --node-rank 0"),
+        (["--nnodes=2", "--master-addr=a", "--master-port=0"], "--master-port must be one that the others know, got 0"),
         (["--nnodes=2", "--master-addr=a", "--node-rank=2"], "--node-rank must be less than --nnodes 2, got 2"),
         (
             ["--nnodes=2", "--master-addr=a", "--replicas=2"],
@@ -185,7 +193,14 @@ def test_kubernetes_says_which_pod_of_a_group_this_is() -> None:
     options = parse([], of_a_pod)
     assert (options.nnodes, options.node_rank, options.master_addr) == (4, 2, "x-0.x.default")
     assert options.follows and not parse([], {**of_a_pod, "LWS_WORKER_INDEX": "0"}).follows
-    assert parse(["--nnodes=1"], of_a_pod).nnodes == 1
+    assert parse(["--nnodes=1"], of_a_pod) == Options()
+    assert parse([], {**of_a_pod, "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}) == Options()
+
+
+def test_variables_of_other_programs_make_no_group() -> None:
+    """Those of Slurm's, PyTorch's and Lightning's jobs."""
+    others = {"NNODES": "1:4", "NODE_RANK": "80", "MASTER_ADDR": "h", "MASTER_PORT": "0", "WORLD_SIZE": "8"}
+    assert parse([], others) == Options() and parse([], others).warnings == []
 
 
 @pytest.mark.parametrize("name", ["node_rank", "master_addr", "master_port", "group_key_file"])

@@ -16,6 +16,14 @@ HELLO = {"version": "1", "jax": "0.10"}
 SECONDS = 20.0  # for what takes milliseconds
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for `condition()`. Fails after `SECONDS`."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
 @dataclass
 class Ends:
     """Notes what would end the process: reason and exit code. Its thread does nothing more."""
@@ -61,7 +69,7 @@ class Group:
     @contextmanager
     def gathering(self, leader: Leader, welcome: dict[str, Any]) -> Iterator[threading.Thread]:
         """While the block runs the leader waits for its followers, which all have come when it ends."""
-        thread = self.spawn(lambda: leader.gather(welcome, lambda *counts: self.progress.append(counts)))
+        thread = self.spawn(lambda: leader.gather(lambda: welcome, lambda *counts: self.progress.append(counts)))
         yield thread
         thread.join(SECONDS)
         assert not thread.is_alive(), "the group is not complete"

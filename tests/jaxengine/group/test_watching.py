@@ -3,21 +3,13 @@
 import os
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxengine.group.wire import Kind
+from jaxengine.group.wire import Frame, Kind, written
 from jaxengine.options.group import GROUP_ENDED
-from tests.jaxengine.group.processes import SECONDS, Group, met
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+from tests.jaxengine.group.processes import SECONDS, Group, met, until
 
 
 def test_the_end_of_a_follower_ends_all() -> None:
@@ -78,18 +70,55 @@ def test_a_group_at_rest_lasts() -> None:
     assert not ends.noted and not group.leader_ends.noted
 
 
-def test_a_follower_that_takes_nothing_cannot_keep_the_leader_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sending to it waits for ever, and holds what sending needs."""
+HUGE = np.zeros(1 << 24, np.int32)
+
+
+def test_a_follower_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader neither waits for it nor is kept from ending."""
     group = Group(patience=1.0)
     leader, [(follower, _)] = met(group)
     leader.number(["sample"])
     monkeypatch.setattr(follower._the_link, "receive", lambda: time.sleep(SECONDS))
-    huge = np.zeros(1 << 25, np.int32)
     monkeypatch.setattr(follower._the_link, "send", lambda *_, **__: None)
-    group.spawn(lambda: leader.tell(1, "sample", (huge,)))
     began = time.monotonic()
+    leader.tell(1, "sample", (HUGE,))
+    assert time.monotonic() - began < 0.7
     assert "has shown no life" in group.leader_ends.wait()[0]
     assert time.monotonic() - began < 6
+
+
+def test_one_that_takes_a_long_launch_slowly_lives_and_so_do_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(hosts=3, patience=1.5)
+    leader, [(slow, ends), (_, others)] = met(group)
+    leader.number(["place_adapter"])
+    read, paused = slow._the_link._note_life, list[float]()
+
+    def slowly() -> None:
+        read()
+        paused.append(0.15 if len(paused) < 80 else 0)
+        time.sleep(paused[-1])
+
+    monkeypatch.setattr(slow._the_link, "_note_life", slowly)
+    leader.tell(1, "place_adapter", (HUGE,))
+    frame = slow.next_frame(SECONDS)
+    assert frame is not None and len(frame.payload) > HUGE.nbytes and sum(paused) > 1.5
+    assert not (ends.noted or others.noted or group.leader_ends.noted)
+
+
+def test_a_wrong_bit_in_the_length_of_a_frame_is_found_on_a_living_line() -> None:
+    group = Group()
+    leader, [(_, ends)] = met(group)
+    frame = bytearray(written(Frame(Kind.LAUNCH, 1, b"payload")))
+    frame[12] ^= 1  # it would be 8 MB longer
+    leader._links()[1]._connection.sendall(frame)
+    assert ends.wait() == ("machine 0 has left: a frame was damaged on its way", GROUP_ENDED)
+
+
+def test_a_follower_may_send_no_long_frames() -> None:
+    group = Group()
+    _, [(follower, _)] = met(group)
+    follower._the_link.send(Kind.FACTS, bytes(1 << 21))
+    assert "more than 1048576" in group.leader_ends.wait()[0]
 
 
 def test_executables_are_ready_once_every_follower_has_them() -> None:

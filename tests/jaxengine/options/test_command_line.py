@@ -24,6 +24,7 @@ ROWS = {row.name: row for row in dataclasses.fields(ServeOptions)}
 PUBLISHED = [
     row.name for table in (CheckpointOptions, ComputeOptions, GroupOptions) for row in dataclasses.fields(table)
 ]
+OF_GROUPS = [row.name for row in dataclasses.fields(GroupOptions)]
 OF_THE_ENGINE = [row.name for row in dataclasses.fields(EngineOptions)]
 SOCKET = "--uds-path=/s/engine.sock"
 DRAFTS = '{"num_speculative_tokens": 3}'
@@ -78,9 +79,7 @@ def test_every_row_reaches_the_engine_by_the_real_command_line(
     assert (getattr(told, name) or 1) == (value or 1)  # of devices, 0 stands for those that there are
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in PUBLISHED if name not in ("lora_adapters", "nnodes", "group_key_file")]
-)
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in ("lora_adapters", *OF_GROUPS)])
 def test_an_option_that_the_launcher_takes_too_reaches_the_engine_from_there(name: str) -> None:
     text, value = example(name)
     for options in (launcher.parse([f"{flag(name)}={text}"], {}), launcher.parse([], {name.upper(): text})):
