@@ -186,8 +186,8 @@ async def test_all_machines_are_told_to_stop_at_once_and_streams_end_whole(tiny_
 
 
 def test_a_machine_that_stops_for_good_is_waited_for(tiny_model: Path, tmp_path: Path) -> None:
-    """It follows on for the grace time, in case that machine 0 stops too; a second signal ends that. Waiting is no start
-    that takes too long.
+    """It follows on for the grace time, in case that machine 0 stops too; a second signal ends that. Waiting is not
+    counted as a start that takes too long.
     """
     with serving_group(tmp_path, 2, f"--model-id={tiny_model}", "--startup-timeout=20") as group:
         group.wait_ready()
