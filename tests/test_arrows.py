@@ -23,6 +23,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 # Of each part, its floors from the roof down: a folder or file imports from lower floors only.
 FLOORS = {
     "gateway": (
+        {"ray_serve"},
         {"launcher"},
         {"processes"},
         {"app", "admin", "grpc"},
