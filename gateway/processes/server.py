@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from gateway.config.options import Options
 from gateway.engine.listener import EngineListener
@@ -153,7 +153,7 @@ class Server(EngineListener):
         self.failure: BaseException | None = None  # of this process, that ended the server
 
     @property
-    def app(self) -> ASGIApp:
+    def app(self) -> FastAPI:
         return self._http_process.app
 
     @property
