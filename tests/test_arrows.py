@@ -135,6 +135,12 @@ def test_imports_go_down(part: str) -> None:
     assert not up
 
 
+def test_ray_is_known_where_the_server_is_deployed_on_it_and_nowhere_else() -> None:
+    """It is an extra."""
+    deployed = Path("gateway/ray_serve/deployment.py")
+    assert wrong([deployed], "ray") and not wrong([path for path in files(*PARTS) if path != deployed], "ray")
+
+
 def test_text_knows_no_web_server() -> None:
     """`LLM` uses the same code."""
     assert not wrong(files("gateway/text"), "fastapi", "starlette", "uvicorn")

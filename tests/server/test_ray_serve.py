@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 MOCK = "tests.mock_ray_serve:build"
 PERMITS = 4
+NUMBERS = itertools.count()
 PROMPT = "hello"
 EXPECTED = continuation(byte_level().encode(PROMPT).ids, 8)
 
@@ -63,10 +65,10 @@ def shared(cluster: Cluster, mock: Callable[..., dict[str, Any]], hold: Path) ->
 
 
 @pytest.fixture
-def deployed(cluster: Cluster) -> Iterator[Callable[..., str]]:
-    """Deploys the application `own`, which is removed behind the test."""
-    yield lambda *arguments, **options: cluster.deploy("own", *arguments, **options)
-    cluster.delete("own")
+def own(cluster: Cluster) -> Iterator[str]:
+    """The name of an application of the test's own. It ends while the next test begins."""
+    yield (name := f"own-{next(NUMBERS)}")
+    cluster.delete(name)
 
 
 @contextlib.contextmanager
@@ -143,49 +145,47 @@ async def test_a_request_too_many_is_refused_by_us_with_advice(shared: str, hold
 
 
 def test_a_wrong_option_is_refused_in_the_launchers_words_without_a_replica(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]]
+    cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]]
 ) -> None:
-    deployed(MOCK, mock(max_best_of=0))
-    until(lambda: (found := cluster.status("own")) and found.status == "DEPLOY_FAILED", "it is not refused")
-    found = cluster.status("own")
+    cluster.deploy(own, MOCK, mock(max_best_of=0))
+    until(lambda: (found := cluster.status(own)) and found.status == "DEPLOY_FAILED", "it is not refused")
+    found = cluster.status(own)
     assert found is not None and not found.deployments
     assert found.message.endswith("\n--max-best-of '0' must be between 1 and 128")
 
 
-def test_why_a_start_fails_is_in_serves_status(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]]
-) -> None:
-    deployed(MOCK, mock(f"--fail-with={os.EX_DATAERR}"), max_constructor_retry_count=1)
-    until(lambda: (found := cluster.status("own")) and found.status == "DEPLOY_FAILED", "it does not fail")
-    found = cluster.status("own")
+def test_why_a_start_fails_is_in_serves_status(cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]]) -> None:
+    cluster.deploy(own, MOCK, mock(f"--fail-with={os.EX_DATAERR}"), max_constructor_retry_count=1)
+    until(lambda: (found := cluster.status(own)) and found.status == "DEPLOY_FAILED", "it does not fail")
+    found = cluster.status(own)
     assert found is not None
     assert "the server has ended: error: told to fail" in found.deployments[DEPLOYMENT].message
 
 
 async def test_a_request_waits_in_serve_until_the_model_is_loaded(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]], tmp_path: Path
+    cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     (hold := tmp_path / "hold").touch()
-    url = deployed(MOCK, mock(f"--hold={hold}"))
-    loading = lambda: any(engine(each) for each in cluster.replicas("own"))  # noqa: E731
+    url = cluster.deploy(own, MOCK, mock(f"--hold={hold}"))
+    loading = lambda: any(engine(each) for each in cluster.replicas(own))  # noqa: E731
     await asyncio.to_thread(until, loading, "no engine is started")
     asked = asyncio.create_task(stream(url, PROMPT, len(EXPECTED)))
     await asyncio.sleep(1.0)  # for Serve to send it to a replica that it took for ready
-    assert cluster.running("own") == 0 and not asked.done()
+    assert cluster.running(own) == 0 and not asked.done()
     hold.unlink()
     assert await asked == Outcome(tuple(EXPECTED), None)
 
 
 def test_a_replica_whose_engine_is_given_up_is_replaced(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]]
+    cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]]
 ) -> None:
-    url = deployed(MOCK, mock(max_engine_restarts=0), health_check_period_s=0.2)
-    cluster.wait("own")
-    (first,) = cluster.replicas("own")
+    url = cluster.deploy(own, MOCK, mock(max_engine_restarts=0), health_check_period_s=0.2)
+    cluster.wait(own)
+    (first,) = cluster.replicas(own)
     os.kill(engine(first)[0], signal.SIGKILL)
     assert gone(first), "the replica stays"
-    until(lambda: cluster.running("own") == 1, "there is no other replica")
-    assert cluster.replicas("own") != {first}
+    until(lambda: cluster.running(own) == 1, "there is no other replica")
+    assert cluster.replicas(own) != {first}
     assert httpx.post(url + "/generate", json={"inputs": PROMPT}, timeout=PATIENCE).status_code == 200
 
 
@@ -208,48 +208,48 @@ def test_a_replica_that_is_killed_leaves_no_process_and_is_replaced(cluster: Clu
 
 
 async def test_running_requests_end_when_the_application_is_replaced(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]], tmp_path: Path
+    cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     hold = tmp_path / "hold"
-    url = deployed(MOCK, mock(f"--hold={hold}"))
-    await asyncio.to_thread(cluster.wait, "own")
-    (first,) = cluster.replicas("own")
+    url = cluster.deploy(own, MOCK, mock(f"--hold={hold}"))
+    await asyncio.to_thread(cluster.wait, own)
+    (first,) = cluster.replicas(own)
     family = [first, *descendants(first)]
     with held(hold):
         running = await begin(url, len(EXPECTED))
-        deployed(MOCK, mock(max_best_of=7))
-        await asyncio.to_thread(until, lambda: cluster.running("own") == 0, "the replica goes on")
+        cluster.deploy(own, MOCK, mock(max_best_of=7))
+        await asyncio.to_thread(until, lambda: cluster.running(own) == 0, "the replica goes on")
     assert await running == Outcome(tuple(EXPECTED), None)
-    await asyncio.to_thread(cluster.wait, "own")
+    await asyncio.to_thread(cluster.wait, own)
     assert httpx.get(url + "/info", timeout=PATIENCE).json()["max_best_of"] == 7
     assert all(gone(pid) for pid in family)
 
 
 async def test_a_second_replica_starts_while_requests_are_many_and_each_has_its_own_metrics(
-    cluster: Cluster, deployed: Callable[..., str], mock: Callable[..., dict[str, Any]], tmp_path: Path, free_port: int
+    cluster: Cluster, own: str, mock: Callable[..., dict[str, Any]], tmp_path: Path, free_port: int
 ) -> None:
     scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0}
     hold = tmp_path / "hold"
     arguments = mock(f"--hold={hold}", admin_port=free_port)
-    url = deployed(MOCK, arguments, autoscaling_config=scaling)
-    await asyncio.to_thread(cluster.wait, "own")
+    url = cluster.deploy(own, MOCK, arguments, autoscaling_config=scaling)
+    await asyncio.to_thread(cluster.wait, own)
     with held(hold):
         running = [await begin(url, 2) for _ in range(4)]
-        await asyncio.to_thread(until, lambda: len(cluster.replicas("own")) == 2, "there is no second replica")
+        await asyncio.to_thread(until, lambda: len(cluster.replicas(own)) == 2, "there is no second replica")
     assert [(await each).error for each in running] == [None] * 4
-    await asyncio.to_thread(until, lambda: cluster.running("own") == 2, "the second replica is not ready")
+    await asyncio.to_thread(until, lambda: cluster.running(own) == 2, "the second replica is not ready")
     await asyncio.gather(*(stream(url, PROMPT, 2) for _ in range(20)))
     first, second = (gauges(f"http://127.0.0.1:{free_port + each}")["tgi_request_count"] for each in range(2))
     assert first + second == 24 and first > 4 and second > 0
 
 
 async def test_a_model_answers_as_the_reference_computes(
-    cluster: Cluster, deployed: Callable[..., str], tiny_model: Path, tmp_path: Path
+    cluster: Cluster, own: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     options = dict(each.removeprefix("--").split("=") for each in TINY_OPTIONS)
     arguments = {"model-id": str(tiny_model), "shard-uds-path": f"{tmp_path}/s", **options}
-    url = deployed("gateway.ray_serve:build", arguments)
-    await asyncio.to_thread(cluster.wait, "own")
+    url = cluster.deploy(own, "gateway.ray_serve:build", arguments)
+    await asyncio.to_thread(cluster.wait, own)
     golden = reference_greedy(tiny_model, tokenizer().encode("def add("), 20)
     assert await stream(url, "def add(", 20) == Outcome(tuple(golden), None)
 
