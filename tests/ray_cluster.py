@@ -90,9 +90,6 @@ def ray_cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(ROOT))  # of all processes: import_path names a module of the tests
         environ.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environ.setenv(
-            "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S", "0.2"
-        )  # not 10: how often load is reported
         environ.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray would write one to the user's home
         before = set(descendants(os.getpid()))
         ray.init(
