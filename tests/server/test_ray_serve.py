@@ -26,7 +26,7 @@ from tests.tiny import reference_greedy, tokenizer
 pytestmark = pytest.mark.slow
 
 MOCK = "tests.mock_ray_serve:build"
-PERMITS = 4
+PERMITS = 8  # more than the 5 requests that Serve lets a replica have unless it is told
 AT_ONCE = {"upscale_delay_s": 0, "metrics_interval_s": 0.1, "look_back_period_s": 1.0}  # of autoscaling
 NUMBERS = itertools.count()
 PROMPT = "hello"
