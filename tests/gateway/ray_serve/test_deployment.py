@@ -44,8 +44,8 @@ def test_arguments_are_the_launchers_options_as_yaml_or_a_command_line_has_them(
         ({"port": 8000}, "--port is not a replica's: Ray Serve's proxy listens"),
         ({"api_workers": 2}, "--api-workers is not a replica's"),
         ({"ngrok-edge": "a.example"}, "--ngrok-edge is not a replica's"),
-        ({"num_gpus": "all"}, "num_gpus 'all' must be"),
-        ({"max-replicas": 0}, "max_replicas '0' must be between 1 and 10000"),
+        ({"num_gpus": "all"}, "--num-gpus 'all' must be"),
+        ({"max-replicas": 0}, "--max-replicas '0' must be between 1 and 10000"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_there_is_a_replica(arguments: dict[str, Any], message: str) -> None:
