@@ -68,7 +68,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     except CannotListen as error:
         return logs.fail(str(error), os.EX_OSERR)
     logs.configure(options.json_output, options.log_level)
-    log_notices(options, [listeners[0], *([reserved] if reserved else [])])
+    _log_notices(options, [listeners[0], *([reserved] if reserved else [])])
     try:
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
@@ -82,7 +82,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
             return logs.fail(str(error), logs.USAGE)
         except OSError as error:
             return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", os.EX_CANTCREAT)
-        keep_metrics_in(directory if options.api_workers > 1 else None)
+        _keep_metrics_in(directory if options.api_workers > 1 else None)
         # prometheus_client, which `serve` imports, reads the variable when it is imported.
         from gateway.processes.server import serve
 
@@ -90,7 +90,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
             return runner.run(serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing))
 
 
-def log_notices(options: Options, ports: Sequence[socket.socket]) -> None:
+def _log_notices(options: Options, ports: Sequence[socket.socket]) -> None:
     """Log what the operator should know before the start. `ports` are those on which texts are generated."""
     for line in options.warnings:
         logger.warning(line)
@@ -101,7 +101,7 @@ def log_notices(options: Options, ports: Sequence[socket.socket]) -> None:
         logger.info("%s", environment_report())
 
 
-def keep_metrics_in(directory: Path | None) -> None:
+def _keep_metrics_in(directory: Path | None) -> None:
     """Have prometheus_client keep metrics in files of `directory`, for several processes, or in memory if None."""
     os.environ.pop(METRICS_VARIABLE, None)  # set for another program
     if directory is not None:

@@ -15,7 +15,7 @@ from gateway.config.command_line import parse
 from gateway.config.options import OF_NGROK, Options
 from gateway.parsing.formats import check_parsers
 from gateway.processes.engine_process import EngineCommand, command
-from gateway.ray_serve.replica import OF_THE_PROXY, Replica
+from gateway.ray_serve.replica import OF_A_GROUP, OF_THE_PROXY, Replica
 from jaxengine.options.command_line import Parser, parse_as
 from jaxengine.options.option import UsageError, flag, option, written
 
@@ -67,6 +67,9 @@ def _checked(given: Mapping[str, Any]) -> Options:
     for name in (*OF_THE_PROXY, *OF_NGROK):
         if name in given:
             raise UsageError(f"{flag(name)} is not a replica's: Ray Serve's proxy listens, see its http_options")
+    for name in OF_A_GROUP:
+        if name in given:
+            raise UsageError(f"{flag(name)} is not a replica's: under Ray Serve, each is on one machine")
     files = {row.name for row in dataclasses.fields(Options) if row.metadata["parse"] in OF_A_MACHINE}
     options = parse(argv({name: value for name, value in given.items() if name not in files}), {})
     check_parsers(options)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -16,7 +17,7 @@ from gateway.config.command_line import parse
 from gateway.config.options import Options
 from gateway.http.listener import CannotListen, bind
 from gateway.http.rewrites import Mounted
-from gateway.launcher import keep_metrics_in, log_notices
+from gateway.launcher import METRICS_VARIABLE
 from gateway.parsing.formats import check_parsers
 from gateway.processes.devices import replicas_problem
 from gateway.processes.engine_process import EngineCommand
@@ -25,7 +26,10 @@ from jaxengine.options.option import UsageError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
 
+logger = logging.getLogger("gateway")
+
 OF_THE_PROXY = ("hostname", "port", "aip_http_port", "grpc_port", "api_workers", "ssl_certfile", "ssl_keyfile", "ngrok")
+OF_A_GROUP = ("nnodes", "node_rank", "master_addr", "master_port", "group_key_file")
 OF_THE_DEPLOYMENT = ("num_shard", "sharded", "replicas")  # they say how many GPUs Ray gives, before there is a replica
 ADMIN_PORTS = 64  # the replicas on one machine take the first free ones from --admin-port on
 LOOK_SECONDS = 0.05  # between looks whether the server is ready
@@ -41,7 +45,7 @@ class Replica:
     """
 
     def __init__(self, argv: Sequence[str], engine: EngineCommand) -> None:
-        decided = {name.upper() for name in (*OF_THE_PROXY, *OF_THE_DEPLOYMENT)}
+        decided = {name.upper() for name in (*OF_THE_PROXY, *OF_A_GROUP, *OF_THE_DEPLOYMENT)}
         self.options = parse(argv, {name: value for name, value in os.environ.items() if name not in decided})
         check_parsers(self.options)
         if problem := replicas_problem(self.options, os.environ):
@@ -55,12 +59,13 @@ class Replica:
         """The application, once it can serve. Raises RuntimeError with the reason if it never will."""
         options, stack = self.options, self._stack
         logs.configure(options.json_output, options.log_level)
-        log_notices(options, ())
+        for line in options.warnings:
+            logger.warning(line)
         tracing = stack.enter_context(contextlib.closing(Tracing.to(options.otlp_endpoint, options.otlp_service_name)))
         prefix = Path(f"{options.shard_uds_path}-ray")
         directory = stack.enter_context(runtime_directory(prefix, os.getpid(), options.replicas))
         stack.enter_context(contextlib.closing(self._lines))
-        keep_metrics_in(None)
+        os.environ.pop(METRICS_VARIABLE, None)
         # prometheus_client, which the server imports, reads the variable when it is imported.
         from gateway.processes.server import unheard
 

@@ -43,6 +43,7 @@ def test_arguments_are_the_launchers_options_as_yaml_or_a_command_line_has_them(
         ({"sharded": True}, "--num-shard says how many a replica has"),
         ({"port": 8000}, "--port is not a replica's: Ray Serve's proxy listens"),
         ({"api_workers": 2}, "--api-workers is not a replica's"),
+        ({"nnodes": 2}, "--nnodes is not a replica's: under Ray Serve, each is on one machine"),
         ({"ngrok-edge": "a.example"}, "--ngrok-edge is not a replica's"),
         ({"num_gpus": "all"}, "--num-gpus 'all' must be"),
         ({"max-replicas": 0}, "--max-replicas '0' must be between 1 and 10000"),
