@@ -3,8 +3,10 @@
 python -m tests.mock_launcher LAUNCHER_OPTIONS… -- MOCK_ENGINE_OPTIONS…
 """
 
+import functools
 import os
 import sys
+from collections.abc import Sequence
 
 from gateway import child_process
 from gateway.config.options import Options
@@ -18,18 +20,19 @@ HEEDED = ("--lora-adapters=", "--enable-lora", "--max-loras=", "--adapters-file=
 def main(argv: list[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
     ours, its = argv[:split], argv[split + 1 :]
+    return launch(ours, os.environ, functools.partial(mock_command, its))
 
-    def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
-        real = engine_process.command(options, place, parent)
-        given = [each for each in real if each.startswith(HEEDED)]
-        given += [
-            f"--uds-path={place.socket}",
-            f"--parent-pid={parent}",
-            *(["--json-output"] if options.json_output else []),
-        ]
-        return child_process.python("tests.engine_mock", *given, *its)
 
-    return launch(ours, os.environ, command)
+def mock_command(its: Sequence[str], options: Options, place: EnginePlace, parent: int) -> list[str]:
+    """The mock engine's command line, with its own options `its`."""
+    real = engine_process.command(options, place, parent)
+    given = [each for each in real if each.startswith(HEEDED)]
+    given += [
+        f"--uds-path={place.socket}",
+        f"--parent-pid={parent}",
+        *(["--json-output"] if options.json_output else []),
+    ]
+    return child_process.python("tests.engine_mock", *given, *its)
 
 
 if __name__ == "__main__":

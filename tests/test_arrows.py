@@ -23,6 +23,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 # Of each part, its floors from the roof down: a folder or file imports from lower floors only.
 FLOORS = {
     "gateway": (
+        {"ray_serve"},
         {"launcher"},
         {"processes"},
         {"app", "admin", "grpc"},
@@ -132,6 +133,12 @@ def test_imports_go_down(part: str) -> None:
         if own != other and floor[other] <= floor[own]
     ]
     assert not up
+
+
+def test_ray_is_known_where_the_server_is_deployed_on_it_and_nowhere_else() -> None:
+    """It is an extra."""
+    deployed = Path("gateway/ray_serve/deployment.py")
+    assert wrong([deployed], "ray") and not wrong([path for path in files(*PARTS) if path != deployed], "ray")
 
 
 def test_text_knows_no_web_server() -> None:

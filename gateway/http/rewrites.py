@@ -29,6 +29,18 @@ class OriginForm:
         await self._app(scope, receive, send)
 
 
+class Mounted:
+    """ASGI: the path below the prefix at which another server has put the application. The scope names the prefix."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (prefix := scope.get("root_path")):
+            scope = {**scope, "path": _below(prefix, scope["path"]), "root_path": ""}
+        await self._app(scope, receive, send)
+
+
 class RootPath:
     """ASGI: every route answers with `prefix` and without it, since some proxies strip it and others do not."""
 
@@ -36,5 +48,11 @@ class RootPath:
         self._app, self._prefix = app, prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = str(scope.get("path", "")).removeprefix(self._prefix) or "/"
-        await self._app({**scope, "path": path} if path.startswith("/") else scope, receive, send)
+        path = str(scope.get("path", ""))
+        await self._app({**scope, "path": _below(self._prefix, path)}, receive, send)
+
+
+def _below(prefix: str, path: str) -> str:
+    """`path` without a prefix of whole segments, if it has it."""
+    rest = path.removeprefix(prefix) or "/"
+    return rest if rest.startswith("/") else path

@@ -6,6 +6,7 @@ One that cannot be kept running leaves the others alone. The server ends with th
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from gateway.config.options import Options
 from gateway.observability.sink import RestartCause
@@ -23,6 +24,7 @@ class Engines:
         command: makes an engine's command line.
         on_state: called with an engine's number and its new state.
         on_restart: called with an engine's number and the cause before each restart.
+        stderr: of the engines; ours if None.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Engines:
         command: EngineCommand,
         on_state: Callable[[int, str], None],
         on_restart: Callable[[int, RestartCause], None],
+        stderr: IO[bytes] | None = None,
     ) -> None:
         self._supervisors = [
             Supervisor(
@@ -45,6 +48,7 @@ class Engines:
                 on_state=lambda state, number=number: on_state(number, state.value),  # type: ignore[misc]
                 on_restart=lambda cause, number=number: on_restart(number, cause),  # type: ignore[misc]
                 name="the engine" if len(places) == 1 else f"engine {number}",
+                stderr=stderr,
             )
             for number, place in enumerate(places)
         ]

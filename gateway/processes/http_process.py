@@ -1,5 +1,7 @@
 """One HTTP process, whole: the application behind a listening socket, gRPC, its texts, and its session with the engine.
 
+Without a socket of its own the application is for another server to call, which takes its requests as it likes.
+
 Uvicorn's signal handlers are left out, because they would close the listener first. The owner of an `HttpProcess` ends
 it in three steps instead: turn new requests away (`drain`), end the running ones (`abort_requests`), `stop`.
 """
@@ -91,8 +93,11 @@ class HttpProcess(EngineListener):
             shared=spec.shared,
         )
         connections = connection_limit()
-        requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
-        self._http = HttpServer(http_config(create_app(self.gateway, requests), Connections(connections), options))
+        requests = min(request_limit(options), connections * 3 // 4)
+        self.app = create_app(self.gateway, requests)
+        self._http: HttpServer | None = None
+        if spec.listener is not None:
+            self._http = HttpServer(http_config(self.app, Connections(connections), options))
         self._admin: HttpServer | None = None
         if spec.admin is not None:
             self._admin = HttpServer(admin_config(create_admin_app(self.gateway)))
@@ -101,11 +106,13 @@ class HttpProcess(EngineListener):
     def start(self) -> list["asyncio.Task[None]"]:
         """Begin to serve. Returns the tasks of HTTP, of the engines' clients and of gRPC: one that ends has failed."""
         self._spec.counters.set_ready(False)
-        self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
         self._talking = asyncio.create_task(self._replicas.run())
+        parts = [self._talking]
+        if self._http is not None and self._spec.listener is not None:
+            self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
+            parts.append(self._serving)
         if self._admin is not None and self._spec.admin is not None:
             self._administering = asyncio.create_task(self._admin.serve(sockets=[self._spec.admin]))
-        parts = [self._serving, self._talking]
         if self._grpc is not None:
             parts.append(asyncio.create_task(self._grpc.serve()))
         return parts
@@ -120,10 +127,12 @@ class HttpProcess(EngineListener):
 
     async def stop(self) -> None:
         """Close the listeners, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
-        self._http.should_exit = True
+        if self._http is not None:
+            self._http.should_exit = True
         if self._grpc is not None:
             await self._grpc.stop(HTTP_STOP_SECONDS)
-        await asyncio.wait((self._serving,))
+        if self._http is not None:
+            await asyncio.wait((self._serving,))
         if self._admin is not None:
             self._admin.should_exit = True
             await asyncio.wait((self._administering,))
@@ -159,6 +168,11 @@ class HttpProcess(EngineListener):
         self.metrics.engine_lost(engine)
         self.admission.throughput.lost(engine)
         self._spec.counters.set_ready(self._replicas.ready)
+
+
+def request_limit(options: Options) -> int:
+    """How many requests may be at work at once, most of which generate nothing."""
+    return max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests)
 
 
 def admin_config(app: ASGIApp) -> uvicorn.Config:

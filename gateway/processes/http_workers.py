@@ -88,6 +88,7 @@ class Workers:
 
     async def _live(self, spec: WorkerSpec) -> int:
         """Start one worker and wait for its end; its exit code."""
+        assert spec.listener is not None
         process = await asyncio.create_subprocess_exec(
             *child_process.python(WORKER_MODULE),
             cwd=spec.shared,

@@ -8,11 +8,15 @@ processes go through the same steps.
 import asyncio
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
+
+from fastapi import FastAPI
 
 from gateway.config.options import Options
 from gateway.engine.listener import EngineListener
@@ -27,6 +31,7 @@ from gateway.processes.progress import StartProgress
 from gateway.processes.replica_operations import ReplicaOperations
 from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
+from gateway.request.gateway_state import Gateway
 from gateway.request.shared_counters import SharedCounters
 from gateway.text.loader import UnusableModel
 from jaxengine.options.group import WAITING
@@ -64,9 +69,25 @@ async def serve(
     return await Server(options, environ, first, places, Workers(others, options), engine, began, tracing).run()
 
 
+def unheard(
+    options: Options,
+    environ: Mapping[str, str],
+    admin: socket.socket | None,
+    directory: Path,
+    engine: EngineCommand,
+    tracing: Tracing,
+    stderr: IO[bytes],
+) -> "Server":
+    """A server that listens on no port but `admin`: its application is for another server to call."""
+    places = devices.places(options, environ, directory)
+    [spec] = _worker_specs(options, [None], None, directory, [each.socket for each in places])
+    spec, workers = replace(spec, admin=admin), Workers([], options)
+    return Server(options, environ, spec, places, workers, engine, time.monotonic(), tracing, stderr)
+
+
 def _worker_specs(
     options: Options,
-    listeners: Sequence[socket.socket],
+    listeners: Sequence[socket.socket | None],
     grpc: str | None,
     directory: Path,
     engines: Sequence[Path],
@@ -93,6 +114,7 @@ class Server(EngineListener):
         workers: the other HTTP processes, if any.
         engine: makes an engine's command line.
         began: when the launcher began, in seconds of the monotonic clock.
+        stderr: of the engines; ours if None.
     """
 
     def __init__(
@@ -105,14 +127,19 @@ class Server(EngineListener):
         engine: EngineCommand,
         began: float,
         tracing: Tracing,
+        stderr: IO[bytes] | None = None,
     ) -> None:
         self._options, self._workers, self._began = options, workers, [began] * len(places)
-        port = spec.listener.getsockname()[1]
         self._admin, self._grpc = spec.admin, spec.grpc
-        self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
+        self._url: str | None = None
+        if spec.listener is not None:
+            scheme, port = "https" if options.ssl_certfile else "http", spec.listener.getsockname()[1]
+            self._url = f"{scheme}://{options.hostname}:{port}"
         self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
         metrics = self._http_process.metrics
-        self._engines = Engines(options, environ, spec.token, places, engine, metrics.engine_state, self._restarted)
+        self._engines = Engines(
+            options, environ, spec.token, places, engine, metrics.engine_state, self._restarted, stderr
+        )
         self._operations = ReplicaOperations(
             self._engines,
             spec.counters,
@@ -120,22 +147,37 @@ class Server(EngineListener):
             lambda: self._http_process.gateway.engine.replicas,
         )
         self._http_process.gateway.operations = self._operations
-        self._tunnel = Tunnel.of(options, spec.listener)
+        self._tunnel = None if spec.listener is None else Tunnel.of(options, spec.listener)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         bars = not options.json_output and len(places) == 1
         self._start_progress = [StartProgress(bars=bars) for _ in places]
+        self.failure: BaseException | None = None  # of this process, that ended the server
+
+    @property
+    def app(self) -> FastAPI:
+        return self._http_process.app
+
+    @property
+    def gateway(self) -> Gateway:
+        return self._http_process.gateway
 
     async def run(self) -> int:
         """Serve until a signal, or until a failure that restarting the engine does not mend; the exit code."""
         with signals.delivered(self._signals.put_nowait):
-            return await self._run()
+            return await self.run_until_stopped()
 
-    async def _run(self) -> int:
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self._signals.put_nowait(signal.SIGTERM)
+
+    async def run_until_stopped(self) -> int:
+        """As `run`, in a process whose signals are another's."""
         http = self._http_process.start()
         engines = asyncio.create_task(self._engines.run())
         workers = asyncio.create_task(self._workers.run())
         signalled = asyncio.create_task(self._signals.get())
-        logger.info("listening on %s", self._url)
+        if self._url is not None:
+            logger.info("listening on %s", self._url)
         if self._admin is not None:
             logger.info(
                 "probes and metrics on http://%s:%d", self._options.admin_hostname, self._admin.getsockname()[1]
@@ -152,7 +194,9 @@ class Server(EngineListener):
         else:
             self._http_process.gateway.alive = False
             self._http_process.abort_requests()
-            code = exit_code(next(part for part in parts if part.done()))
+            ended = next(part for part in parts if part.done())
+            self.failure = ended.exception()
+            code = exit_code(ended)
         await self._workers.stop()
         await self._http_process.stop()
         if self._tunnel is not None:
@@ -185,10 +229,10 @@ class Server(EngineListener):
         self._engines[engine].ready()
         self._start_progress[engine].close()
         logger.info(
-            "%sready: %s (%s, %d x %s) on %s after %.1f s",
+            "%sready: %s (%s, %d x %s)%s after %.1f s",
             *(self._prefix(engine), description.model_id, description.dtype),
             *(description.device_count, description.device_kind),
-            *(self._url, time.monotonic() - self._began[engine]),
+            *(f" on {self._url}" if self._url else "", time.monotonic() - self._began[engine]),
         )
         if self._tunnel is not None:
             self._tunnel.open()

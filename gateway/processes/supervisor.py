@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gateway.observability.sink import RestartCause
 from jaxengine.options.group import GROUP_ENDED
@@ -110,6 +110,7 @@ class Supervisor:
         on_state: called with every new state.
         on_restart: called with "died", "hung" or "asked" before each restart.
         name: what log lines call the engine.
+        stderr: the engine's; ours if None.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Supervisor:
         on_state: Callable[[State], None] = lambda _: None,
         on_restart: Callable[[RestartCause], None] = lambda _: None,
         name: str = "the engine",
+        stderr: IO[bytes] | None = None,
     ) -> None:
         self._command, self._environment, self._directory = tuple(command), dict(environment), directory
         self._startup_timeout = startup_timeout
@@ -133,7 +135,7 @@ class Supervisor:
         self._starts = 0.0  # and of what of it may take the startup timeout
         self._ready = self._ever_ready = False
         self._hung = self._asked = self._waits = False
-        self._name = name
+        self._name, self._stderr = name, stderr
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = State.STARTING
@@ -236,6 +238,7 @@ class Supervisor:
             cwd=self._directory,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
+            stderr=self._stderr,
             start_new_session=True,  # a terminal's Ctrl-C is for the server, which ends the engine in order
         )
         if self._stopping.is_set():  # `stop` or `kill` came while the process was being created

@@ -22,6 +22,7 @@ class WorkerSpec:
     """One of a server's HTTP processes.
 
     number: 0 is the launcher's own.
+    listener: None if another server hands the application its requests; only the launcher's own has none.
     engines: the sockets of the engines.
     token: of this boot.
     shared: directory of the metrics and counters of all processes, if there are several.
@@ -30,7 +31,7 @@ class WorkerSpec:
     """
 
     number: int
-    listener: socket.socket
+    listener: socket.socket | None
     engines: tuple[Path, ...]
     token: str
     counters: SharedCounters
@@ -44,6 +45,7 @@ def to_line(spec: WorkerSpec, options: Options) -> bytes:
 
     The listener travels as its file descriptor, which the worker inherits.
     """
+    assert spec.listener is not None
     fields = {
         "number": spec.number,
         "listener": spec.listener.fileno(),

@@ -1,8 +1,8 @@
-"""Kinds that are not Kubernetes' own: the fields that the chart sets, as their definitions say in these versions.
+"""Kinds that are not Kubernetes' own: the fields that we set, as their definitions say in these versions.
 
-Written down here, not copied: prometheus-operator 0.93, KEDA 2.20, the Gateway API 1.6 and its Inference Extension 1.6.
-A field that is not here is refused. So one that the chart sets for the first time is looked up in the definition, added
-here, and compared with it:
+Written down here, not copied: prometheus-operator 0.93, KEDA 2.20, the Gateway API 1.6, its Inference Extension 1.6 and
+KubeRay 1.7. A field that is not here is refused. So one that is set for the first time is looked up in the definition,
+added here, and compared with it:
 
     python -m tests.deploy.custom_resources DEFINITION.yaml…    what of this table published definitions lack
 """
@@ -45,6 +45,7 @@ SCALING = fields(stabilizationWindowSeconds=WHOLE, policies=several(POLICY))
 BEHAVIOR = fields(scaleUp=SCALING, scaleDown=SCALING)
 TRIGGER = fields("type", "metadata", type=TEXT, metricType=TEXT, metadata=TEXTS)
 BACKEND = fields("name", group=TEXT, kind=TEXT, name=TEXT, port=PORT)
+TEMPLATE: Schema = {"type": "object"}  # of a pod: Kubernetes' own schema says what it may hold
 PATH = fields(type={"enum": ["Exact", "PathPrefix", "RegularExpression"]}, value=TEXT)
 ROUTE_RULE = fields(
     matches=several(fields(path=PATH), maxItems=64),
@@ -81,6 +82,27 @@ SPECS: Mapping[tuple[str, str], Schema] = {
             name={"type": "string", "minLength": 1, "maxLength": 253},
             port=fields("number", number=PORT),
             failureMode={"enum": ["FailOpen", "FailClose"]},
+        ),
+    ),
+    ("ray.io/v1", "RayService"): fields(
+        "rayClusterConfig",
+        serveConfigV2=TEXT,
+        rayClusterConfig=fields(
+            "headGroupSpec",
+            rayVersion=TEXT,
+            enableInTreeAutoscaling={"type": "boolean"},
+            headGroupSpec=fields("rayStartParams", "template", rayStartParams=TEXTS, template=TEMPLATE),
+            workerGroupSpecs=several(
+                fields(
+                    *("groupName", "maxReplicas", "minReplicas", "rayStartParams", "template"),
+                    groupName=TEXT,
+                    replicas=WHOLE,
+                    minReplicas=WHOLE,
+                    maxReplicas=WHOLE,
+                    rayStartParams=TEXTS,
+                    template=TEMPLATE,
+                )
+            ),
         ),
     ),
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): fields(
