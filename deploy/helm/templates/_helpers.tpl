@@ -8,11 +8,11 @@ A release may be called qwen3.5, a Service may not: of its name, which begins wi
 {{- end }}
 
 {{- /* What the LeaderWorkerSet is called, and a Service that it makes for its pods to find each other: ours has another
-name, or it would be taken for that one. StatefulSets add up to five characters, and Kubernetes leaves their names 52. */}}
+name, or it would be taken for that one. Its StatefulSets add up to five characters, and may have names of 52. */}}
 {{- define "text-generation.group" -}}
 {{- $name := include "text-generation.name" . -}}
-{{- if gt (len $name) 40 }}{{ $name = printf "%s-%s" (trunc 31 $name | trimSuffix "-") (sha256sum $name | trunc 8) }}{{ end -}}
-{{- $name }}-group
+{{- $short := printf "%s-%s" (trunc 31 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- gt (len $name) 40 | ternary $short $name }}-group
 {{- end }}
 
 {{- define "text-generation.selector" -}}
@@ -238,7 +238,8 @@ secret:
 {{- if include "text-generation.one-pod" . }}
 {{- $alone := printf "a volume that is %s" .Values.cache.accessMode }}
 {{- $other := "set cache.accessMode to ReadWriteMany, or cache.type to perPod or emptyDir" }}
-{{- $pods := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int | max 1 | mul $hosts }}
+{{- $groups := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int }}
+{{- $pods := max 1 $groups | mul $hosts }}
 {{- if gt $pods 1 }}
 {{- fail (printf "%d pods cannot share %s: %s" $pods $alone $other) }}
 {{- end }}
