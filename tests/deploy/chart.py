@@ -83,6 +83,14 @@ MATRIX: dict[str, Mapping[str, Any]] = {
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}}],
         "extraVolumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
     },
+    "hosts": {"hosts": 2, "server": {"numShard": 8}, "cache": {"type": "perPod"}},
+    "hosts without GPUs": {"hosts": 3, "server": {"device": "cpu"}, "cache": {"type": "emptyDir"}},
+}
+MATRIX["everything over hosts"] = {
+    **MATRIX["everything"],
+    "hosts": 4,
+    "group": {"keySecret": {"name": "ours", "key": "secret"}, "exclusiveTopology": "example.com/rack"},
+    "server": {**MATRIX["everything"]["server"], "numShard": 8, "replicas": 1},
 }
 
 
@@ -120,18 +128,57 @@ def the(kind: str, values: Mapping[str, Any]) -> Object:
     return found
 
 
+def pod_templates(values: Mapping[str, Any]) -> list[Object]:
+    """Of the pod that serves, and, where it leads others, of these."""
+    if values.get("hosts", 1) == 1:
+        return [the("Deployment", values)["spec"]["template"]]
+    group = the("LeaderWorkerSet", values)["spec"]["leaderWorkerTemplate"]
+    return [group["leaderTemplate"], group["workerTemplate"]]
+
+
 def pod_spec(values: Mapping[str, Any]) -> Object:
-    spec: Object = the("Deployment", values)["spec"]["template"]["spec"]
+    """Of the pod that serves."""
+    spec: Object = pod_templates(values)[0]["spec"]
     return spec
 
 
-def server(values: Mapping[str, Any]) -> Object:
-    """The server's container."""
-    [found] = pod_spec(values)["containers"]
+def launched(spec: Object) -> Object:
+    """The container of a pod in which the launcher runs."""
+    [found] = spec["containers"]
     assert found["name"] == "server"
     container: Object = found
     return container
 
 
+def server(values: Mapping[str, Any]) -> Object:
+    """The server's container."""
+    return launched(pod_spec(values))
+
+
+POD_ADDRESS = "127.0.0.1"
+
+
 def environment(container: Object) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container.get("env", ())}
+    """A container's variables, in a pod of that address."""
+    fields = {"status.podIP": POD_ADDRESS}
+    return {
+        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container.get("env", ())
+    }
+
+
+def arguments(container: Object) -> list[str]:
+    """A container's arguments, with its variables where they name these."""
+    texts = [*container["args"]]
+    for name, value in environment(container).items():
+        texts = [each.replace(f"$({name})", value) for each in texts]
+    return texts
+
+
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    """Whether a selector is of pods with these labels."""
+    wanted = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in wanted)
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in wanted
+    )

@@ -1,8 +1,8 @@
 """Kinds that are not Kubernetes' own: the fields that we set, as their definitions say in these versions.
 
-Written down here, not copied: prometheus-operator 0.93, KEDA 2.20, the Gateway API 1.6, its Inference Extension 1.6 and
-KubeRay 1.7. A field that is not here is refused. So one that is set for the first time is looked up in the definition,
-added here, and compared with it:
+Written down here, not copied: prometheus-operator 0.93, KEDA 2.20, the Gateway API 1.6, its Inference Extension 1.6,
+LeaderWorkerSet 0.10 and KubeRay 1.7. A field that is not here is refused. So one that is set for the first time is
+looked up in the definition, added here, and compared with it:
 
     python -m tests.deploy.custom_resources DEFINITION.yaml…    what of this table published definitions lack
 """
@@ -53,6 +53,9 @@ ROUTE_RULE = fields(
     timeouts=fields(request={"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
 )
 
+COUNT: Schema = {"type": "integer", "minimum": 0}
+POD_TEMPLATE: Schema = {"type": "object", "required": ["metadata", "spec"]}  # of Kubernetes' own kind
+
 SPECS: Mapping[tuple[str, str], Schema] = {
     ("monitoring.coreos.com/v1", "PodMonitor"): fields(
         "selector",
@@ -65,11 +68,28 @@ SPECS: Mapping[tuple[str, str], Schema] = {
     ("keda.sh/v1alpha1", "ScaledObject"): fields(
         "scaleTargetRef",
         "triggers",
-        scaleTargetRef=fields("name", name=TEXT),
+        scaleTargetRef=fields("name", apiVersion=TEXT, kind=TEXT, name=TEXT),
         minReplicaCount={"type": "integer", "minimum": 0},
         maxReplicaCount={"type": "integer", "minimum": 1},
         advanced=fields(horizontalPodAutoscalerConfig=fields(behavior=BEHAVIOR)),
         triggers=several(TRIGGER, minItems=1),
+    ),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): fields(
+        "leaderWorkerTemplate",
+        replicas=COUNT,
+        rolloutStrategy=fields(
+            "type",
+            type={"enum": ["RollingUpdate"]},
+            rollingUpdateConfiguration=fields(maxSurge=COUNT, maxUnavailable=COUNT),
+        ),
+        startupPolicy={"enum": ["LeaderCreated", "LeaderReady"]},
+        leaderWorkerTemplate=fields(
+            "workerTemplate",
+            size={"type": "integer", "minimum": 1},
+            restartPolicy={"enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
+            leaderTemplate=POD_TEMPLATE,
+            workerTemplate=POD_TEMPLATE,
+        ),
     ),
     ("inference.networking.k8s.io/v1", "InferencePool"): fields(
         "selector",

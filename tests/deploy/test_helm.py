@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.deploy import custom_resources, kubernetes
-from tests.deploy.chart import CHART, KEDA, MATRIX, Object, refusal, rendered, run, the
+from tests.deploy.chart import CHART, KEDA, MATRIX, Object, pod_templates, refusal, rendered, run, the
 from tests.processes import ROOT
 
 every_values = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
@@ -37,6 +37,8 @@ def test_kubernetes_takes_every_object(values: dict[str, Any], version: str) -> 
     for thing in rendered(values):
         if not is_custom(thing):
             assert kubernetes.problems(thing, version) == [], thing["kind"]
+    for template in pod_templates(values):
+        assert kubernetes.found(template, "podtemplatespec-v1", version) == []
 
 
 @every_values
@@ -109,18 +111,27 @@ def test_the_matrix_has_every_kind() -> None:
         ("ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 5),
         ("InferencePool", ("spec", "targetPorts", 0, "number"), 0),
         ("HTTPRoute", ("spec", "rules", 0, "backendRefs", 0, "weights"), 1),
+        ("LeaderWorkerSet", ("spec", "leaderWorkerTemplate", "restartPolicy"), "Always"),
+        ("LeaderWorkerSet", ("spec", "leaderWorkerTemplate", "sizes"), 4),
     ],
 )
 def test_what_checks_the_objects_sees_a_field_that_is_unknown_or_wrong(
     kind: str, path: tuple[str | int, ...], value: Any
 ) -> None:
-    broken = copy.deepcopy(the(kind, MATRIX["everything"]))
+    values = MATRIX["everything over hosts" if kind == "LeaderWorkerSet" else "everything"]
+    broken = copy.deepcopy(the(kind, values))
     place: Any = broken
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
     found = custom_resources.problems(broken) if is_custom(broken) else kubernetes.problems(broken, kubernetes.OLDEST)
     assert len(found) == 1 and str(path[-1]) in found[0]
+
+
+def test_what_checks_templates_of_pods_sees_a_field_that_is_unknown() -> None:
+    [template] = pod_templates(MATRIX["default"])
+    broken = {**template, "spec": {**template["spec"], "container": []}}
+    assert "container" in kubernetes.found(broken, "podtemplatespec-v1", kubernetes.OLDEST)[0]
 
 
 def test_a_kind_without_a_schema_is_an_error_and_not_a_warning() -> None:

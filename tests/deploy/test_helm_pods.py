@@ -5,8 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +14,35 @@ import pytest
 from convert.cache import cache_root
 from convert.cli import _parser as downloads
 from convert.errors import CheckpointError
-from gateway.config.command_line import parse
-from gateway.config.options import Options
 from gateway.processes.engine_process import environment as engine_environment
-from tests.deploy.chart import CHART, MATRIX, Object, environment, pod_spec, rendered, server, the
-from tests.deploy.dockerfile import stages
+from tests.deploy.chart import (
+    CHART,
+    MATRIX,
+    Object,
+    environment,
+    launched,
+    pod_spec,
+    pod_templates,
+    rendered,
+    selects,
+    server,
+    the,
+)
+from tests.deploy.pods import IMAGE, PORTS, options, started
 from tests.gateway.toys import write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, listening_url
+from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT
 
 every_values = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
-IMAGE = stages()[-1]
 EVERYTHING, DEFAULT, CPU = MATRIX["everything"], MATRIX["default"], MATRIX["CPU"]
-PORTS = {"http": 3000, "admin": 9000}
 
 
 def specs(values: Any) -> list[Object]:
     """Of the server's pods and of the one that `helm test` starts."""
-    return [pod_spec(values), the("Pod", values)["spec"]]
+    return [*(each["spec"] for each in pod_templates(values)), the("Pod", values)["spec"]]
 
 
 def containers(values: Any) -> list[Object]:
     return [each for spec in specs(values) for each in (*spec.get("initContainers", ()), *spec["containers"])]
-
-
-def options(values: Any, directory: Path) -> Options:
-    """What the launcher makes of the container's arguments and variables, with Secrets mounted in `directory`."""
-    (directory / "keys").mkdir()
-    (directory / "keys" / "keys").write_text("first\nsecond\n")
-    arguments = [each.replace("/secrets", str(directory)) for each in server(values)["args"]]
-    return parse(arguments, {**IMAGE.environment(), **environment(server(values))})
 
 
 @every_values
@@ -85,13 +83,13 @@ def test_openshift_may_choose_the_user() -> None:
 
 @every_values
 def test_all_that_the_image_writes_to_is_mounted(values: dict[str, Any]) -> None:
-    [server_spec, _] = specs(values)
-    volumes = {each["name"] for each in server_spec["volumes"]}
-    for container in (*server_spec.get("initContainers", ()), *server_spec["containers"]):
-        mounted = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-        assert mounted >= {IMAGE.environment()["HF_HOME"], "/tmp"}
-        assert {each["name"] for each in container["volumeMounts"]} <= volumes
-    assert "/dev/shm" in {each["mountPath"] for each in server(values)["volumeMounts"]}
+    for spec in (each["spec"] for each in pod_templates(values)):
+        volumes = {each["name"] for each in spec["volumes"]}
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            mounted = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+            assert mounted >= {IMAGE.environment()["HF_HOME"], "/tmp"}
+            assert {each["name"] for each in container["volumeMounts"]} <= volumes
+        assert "/dev/shm" in {each["mountPath"] for each in launched(spec)["volumeMounts"]}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hand a directory to another user")
@@ -137,7 +135,9 @@ def test_a_cluster_of_ipv6_alone_is_listened_to(tmp_path: Path) -> None:
 def test_the_pod_has_a_gpu_for_each_part_of_each_engine(values: dict[str, Any], tmp_path: Path) -> None:
     given = options(values, tmp_path)
     gpus = server(values)["resources"]["limits"].get("nvidia.com/gpu")
-    assert gpus == (None if values is CPU else (given.num_shard or 1) * given.replicas)
+    assert gpus == (
+        None if values.get("server", {}).get("device") == "cpu" else (given.num_shard or 1) * given.replicas
+    )
 
 
 @every_values
@@ -218,15 +218,15 @@ def test_weights_that_are_there_are_not_fetched(values: dict[str, Any]) -> None:
 def test_the_service_and_the_pool_find_the_servers_pods_and_no_others() -> None:
     labels = the("Deployment", EVERYTHING)["spec"]["template"]["metadata"]["labels"]
     selectors = [
-        the("Service", EVERYTHING)["spec"]["selector"],
-        the("InferencePool", EVERYTHING)["spec"]["selector"]["matchLabels"],
-        the("PodMonitor", EVERYTHING)["spec"]["selector"]["matchLabels"],
-        the("PodDisruptionBudget", EVERYTHING)["spec"]["selector"]["matchLabels"],
-        the("NetworkPolicy", EVERYTHING)["spec"]["podSelector"]["matchLabels"],
+        {"matchLabels": the("Service", EVERYTHING)["spec"]["selector"]},
+        the("InferencePool", EVERYTHING)["spec"]["selector"],
+        the("PodMonitor", EVERYTHING)["spec"]["selector"],
+        the("PodDisruptionBudget", EVERYTHING)["spec"]["selector"],
+        the("NetworkPolicy", EVERYTHING)["spec"]["podSelector"],
     ]
     for selector in selectors:
-        assert selector.items() <= labels.items()
-        assert not selector.items() <= the("Pod", EVERYTHING)["metadata"]["labels"].items()
+        assert selects(selector, labels)
+        assert not selects(selector, the("Pod", EVERYTHING)["metadata"]["labels"])
     assert labels["team"] == "ml"
     assert the("InferencePool", EVERYTHING)["spec"]["targetPorts"] == [{"number": PORTS["http"]}]
 
@@ -237,7 +237,7 @@ def test_the_policy_lets_in_clients_scrapers_and_helms_test_each_where_they_belo
     assert (asking["ports"], scraping["ports"]) == ([{"port": "http"}], [{"port": "admin"}])
     assert scraping["from"] == EVERYTHING["networkPolicy"]["monitoring"]
     test, clients = asking["from"]
-    assert test["podSelector"]["matchLabels"].items() <= the("Pod", EVERYTHING)["metadata"]["labels"].items()
+    assert selects(test["podSelector"], the("Pod", EVERYTHING)["metadata"]["labels"])
     assert clients == EVERYTHING["networkPolicy"]["clients"][0]
     ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
     assert ports == [53, 53, 443, 4317]
@@ -258,48 +258,11 @@ def test_a_pod_that_may_not_reach_the_hub_does_not_try() -> None:
     assert [each for each in server(own)["env"] if each["name"] == "HF_HUB_OFFLINE"] == own["server"]["env"]
 
 
-@contextmanager
-def running(values: Any, directory: Path) -> Iterator[Launcher]:
-    """The server's container without a container: its arguments and variables through the image's entry point, and the
-    launcher before the mock engine. Ports are free ones, and what is mounted lies in `directory`.
-    """
-    for name in ("bin", "data", "tmp", "keys"):
-        (directory / name).mkdir()
-    (directory / "keys" / "keys").write_text("first\nsecond\n")
-    launcher = directory / "bin" / "text-generation-launcher"
-    mock = [sys.executable, "-m", "tests.mock_launcher"]
-    model = write_model(directory / "data")
-    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(mock)} "$@" -- {shlex.quote(f"--model-dir={model}")}\n')
-    launcher.chmod(0o755)
-
-    def here(text: str) -> str:
-        return text.replace("/secrets", str(directory)).replace("/data", f"{directory}/data")
-
-    image = {name: here(value) for name, value in IMAGE.environment().items() if name != "PATH"}
-    free = {f"--port={PORTS['http']}": "--port=0", f"--admin-port={PORTS['admin']}": "--admin-port=0"}
-    arguments = [free.get(each, here(each)) for each in server(values)["args"]]
-    environ = {
-        **image,
-        **environment(server(values)),
-        "PATH": f"{directory}/bin:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": f"{directory}/tmp",
-        "SHARD_UDS_PATH": f"{directory}/tmp/s",
-    }
-    log = directory / "log"
-    with log.open("w") as stderr:
-        command = [ROOT / "deploy" / "entrypoint.sh", *arguments]
-        process = subprocess.Popen(command, env=environ, cwd="/", stderr=stderr, text=True)
-    try:
-        yield Launcher(process, listening_url(process, log), log)
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_a_pod_starts_answers_its_probes_and_passes_helms_test(tmp_path: Path) -> None:
     values = {**CPU, "apiKeys": {"secretName": "keys"}, "server": {"device": "cpu", "options": {"max-best-of": 3}}}
-    with running(values, tmp_path) as launcher:
+    mock = shlex.join([sys.executable, "-m", "tests.mock_launcher"])
+    model = shlex.quote(f"--model-dir={write_model(tmp_path)}")
+    with started(values, tmp_path, f'{mock} "$@" -- {model}') as launcher:
         launcher.wait_for(200, "/health/ready")
         admin = launcher.admin_url.replace("0.0.0.0", "127.0.0.1")
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

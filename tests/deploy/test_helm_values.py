@@ -26,6 +26,10 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"server": {"options": {"lora-adapters": {"a": "b"}}}}, "/server/options/lora-adapters"),
     ({"server": {"gracefulTerminationSeconds": -1}}, "/server/gracefulTerminationSeconds"),
     ({"replicas": -1}, "/replicas"),
+    ({"hosts": 0}, "/hosts"),
+    ({"hosts": 65}, "/hosts"),
+    ({"group": {"keySecret": {"name": "My Key"}}}, "/group/keySecret/name"),
+    ({"group": {"exclusiveTopology": "rack = 1"}}, "/group/exclusiveTopology"),
     ({"image": {"tag": "latest"}}, "/image/tag"),
     ({"image": {"digest": "md5:1"}}, "/image/digest"),
     ({"image": {"repository": "registry.example:5000/team/server:v1"}}, "/image/repository"),
@@ -75,6 +79,16 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"server": {"options": {"api-key": "secret"}}}, "server.options.api-key is the chart's own: set apiKeys"),
     ({"server": {"options": {"ngrok-authtoken": "secret"}}}, "server.options.ngrok-authtoken would show the token"),
     ({"server": {"options": {"replicas": 2}}}, "server.options.replicas is the chart's own: set server.replicas"),
+    ({"hosts": 2}, "2 pods cannot share a volume that is ReadWriteOnce: set cache.accessMode to ReadWriteMany"),
+    ({"hosts": 2, "replicas": 3}, "6 pods cannot share a volume that is ReadWriteOnce"),
+    ({"hosts": 2, "replicas": 0}, "2 pods cannot share a volume that is ReadWriteOnce"),
+    ({"hosts": 4, "autoscaling": {"type": "hpa", "max": 2}}, "8 pods cannot share a volume that is ReadWriteOnce"),
+    ({"hosts": 2, "server": {"replicas": 2}, **SHARED}, "hosts is 2, but each of server.replicas has the whole model"),
+    ({"group": {"keySecret": {"name": "ours"}}}, "group is for a model over several hosts, but hosts is 1"),
+    ({"group": {"exclusiveTopology": "rack"}}, "group is for a model over several hosts, but hosts is 1"),
+    *(({"server": {"options": {name: 1}}}, "is the chart's own: set hosts") for name in ("nnodes", "node-rank")),
+    ({"server": {"options": {"master-addr": "a"}}}, "server.options.master-addr is the chart's own: set hosts"),
+    ({"server": {"options": {"group-key-file": "/a"}}}, "is the chart's own: set group.keySecret"),
 ]
 
 
@@ -102,6 +116,9 @@ def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], r
         {"monitoring": {"rules": {"enabled": True}, "selector": 'app="mine"'}},
         {"autoscaling": KEDA, "monitoring": {"podMonitor": {"enabled": True}}, **SHARED},
         {"autoscaling": {"type": "hpa", "target": 32}, "server": {"options": {"max-batch-size": 16}}, **SHARED},
+        {"hosts": 2, "group": {"exclusiveTopology": "cloud.google.com/gke-nodepool"}, **SHARED},
+        {"hosts": 2, "server": {"options": {"master-port": 29501}}, **SHARED},
+        {"replicas": 0},
     ],
     ids=json.dumps,
 )

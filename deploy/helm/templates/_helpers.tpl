@@ -7,6 +7,14 @@ A release may be called qwen3.5, a Service may not: of its name, which begins wi
 {{- trunc 53 $name | replace "." "-" | trimSuffix "-" -}}
 {{- end }}
 
+{{- /* What the LeaderWorkerSet is called, and a Service that it makes for its pods to find each other: ours has another
+name, or it would be taken for that one. Its StatefulSets add up to five characters, and may have names of 52. */}}
+{{- define "text-generation.group" -}}
+{{- $name := include "text-generation.name" . -}}
+{{- $short := printf "%s-%s" (trunc 31 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- gt (len $name) 40 | ternary $short $name }}-group
+{{- end }}
+
 {{- define "text-generation.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -14,6 +22,10 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 
 {{- define "text-generation.metadata" -}}
 name: {{ include "text-generation.name" . }}
+{{ include "text-generation.membership" . }}
+{{- end }}
+
+{{- define "text-generation.membership" -}}
 namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "text-generation.selector" . | nindent 2 }}
@@ -22,9 +34,32 @@ labels:
   helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* Pods that serve; the leader of a group is one. */}}
 {{- define "text-generation.pods" -}}
 {{ include "text-generation.selector" . }}
 app.kubernetes.io/component: server
+{{- end }}
+
+{{- /* The other pods of a group. */}}
+{{- define "text-generation.workers" -}}
+{{ include "text-generation.selector" . }}
+app.kubernetes.io/component: worker
+{{- end }}
+
+{{- define "text-generation.all-pods" -}}
+matchLabels:
+  {{- include "text-generation.selector" . | nindent 2 }}
+matchExpressions:
+  - {key: app.kubernetes.io/component, operator: In, values: [server, worker]}
+{{- end }}
+
+{{- /* What a scaler gives more or fewer of: pods, or groups of them. */}}
+{{- define "text-generation.scaled" -}}
+{{- if eq (int .Values.hosts) 1 -}}
+{apiVersion: apps/v1, kind: Deployment, name: {{ include "text-generation.name" . }}}
+{{- else -}}
+{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: {{ include "text-generation.group" . }}}
+{{- end }}
 {{- end }}
 
 {{- define "text-generation.image" -}}
@@ -139,9 +174,6 @@ secret:
 - --num-shard={{ .Values.server.numShard }}
 - --replicas={{ .Values.server.replicas }}
 - --graceful-termination-timeout={{ .Values.server.gracefulTerminationSeconds }}
-{{- if .Values.apiKeys.secretName }}
-- --api-key-file=/secrets/keys/keys
-{{- end }}
 {{- range $name, $value := .Values.server.options }}
 {{- range kindIs "slice" $value | ternary $value (list $value) }}
 - {{ printf "--%s=%s" $name (kindIs "string" . | ternary . (toJson .)) | quote }}
@@ -159,7 +191,8 @@ secret:
     "num-shard" "server.numShard" "sharded" "server.numShard" "replicas" "server.replicas" "api-key" "apiKeys"
     "api-key-file" "apiKeys" "graceful-termination-timeout" "server.gracefulTerminationSeconds" "port" "service.port"
     "aip-http-port" "service.port" "prometheus-port" "monitoring" "admin-port" "monitoring"
-    "admin-exclusive" "monitoring" }}
+    "admin-exclusive" "monitoring"
+    "nnodes" "hosts" "node-rank" "hosts" "master-addr" "hosts" "group-key-file" "group.keySecret" }}
 {{- range $name := keys .Values.server.options | sortAlpha }}
 {{- with get $elsewhere $name }}
 {{- fail (printf "server.options.%s is the chart's own: set %s" $name .) }}
@@ -178,6 +211,16 @@ secret:
 {{- if and (eq .Values.server.device "cpu") (gt (int .Values.server.numShard) 1) }}
 {{- fail (printf "server.numShard is %v, but a CPU is one device: it must be 1" .Values.server.numShard) }}
 {{- end }}
+{{- $hosts := int .Values.hosts }}
+{{- if and (gt $hosts 1) (gt (int .Values.server.replicas) 1) }}
+{{- $other := "replicas is how many groups of hosts there are" }}
+{{- fail (printf "hosts is %d, but each of server.replicas has the whole model: it must be 1; %s" $hosts $other) }}
+{{- end }}
+{{- with .Values.group }}
+{{- if and (eq $hosts 1) (or .keySecret.name .exclusiveTopology) }}
+{{- fail "group is for a model over several hosts, but hosts is 1" }}
+{{- end }}
+{{- end }}
 {{- with .Values.autoscaling }}
 {{- if and (ne .type "none") (gt (int .min) (int .max)) }}
 {{- fail (printf "autoscaling.min is %v, above autoscaling.max, which is %v" .min .max) }}
@@ -195,7 +238,8 @@ secret:
 {{- if include "text-generation.one-pod" . }}
 {{- $alone := printf "a volume that is %s" .Values.cache.accessMode }}
 {{- $other := "set cache.accessMode to ReadWriteMany, or cache.type to perPod or emptyDir" }}
-{{- $pods := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int }}
+{{- $groups := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int }}
+{{- $pods := max 1 $groups | mul $hosts }}
 {{- if gt $pods 1 }}
 {{- fail (printf "%d pods cannot share %s: %s" $pods $alone $other) }}
 {{- end }}
