@@ -37,7 +37,7 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         if (value := given[row.name]) is not None:
             source = flag(row.name)
         elif value := _meant(row, environ) if row.metadata["in_environment"] else None:
-            source = _variable(row)
+            source = variable_of(row)
         else:
             continue
         texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
@@ -45,13 +45,14 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         yield row.name, parsed if repeated else parsed[0]
 
 
-def _variable(row: "dataclasses.Field[Any]") -> str:
+def variable_of(row: "dataclasses.Field[Any]") -> str:
+    """The environment variable that sets an option."""
     return row.metadata["variable"] or row.name.upper()
 
 
 def _meant(row: "dataclasses.Field[Any]", environ: Mapping[str, str]) -> str | None:
     """What the environment says of an option, unless a container's run-time said it of something else."""
-    value = environ.get(_variable(row))
+    value = environ.get(variable_of(row))
     if not value:
         return None
     of_the_container = row.name == "hostname" and not _is_address(value)

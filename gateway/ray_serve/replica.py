@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from gateway.config.command_line import parse
+from gateway.config.command_line import parse, variable_of
 from gateway.config.options import Options
 from gateway.http.listener import CannotListen, bind
 from gateway.http.rewrites import Mounted
@@ -22,6 +23,7 @@ from gateway.parsing.formats import check_parsers
 from gateway.processes.devices import replicas_problem
 from gateway.processes.engine_process import EngineCommand
 from gateway.processes.runtime_directory import runtime_directory
+from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
@@ -29,8 +31,9 @@ from jaxengine.telemetry.tracing import Tracing
 logger = logging.getLogger("gateway")
 
 OF_THE_PROXY = ("hostname", "port", "aip_http_port", "grpc_port", "api_workers", "ssl_certfile", "ssl_keyfile", "ngrok")
-OF_A_GROUP = ("nnodes", "node_rank", "master_addr", "master_port", "group_key_file")
+OF_A_GROUP = tuple(row.name for row in dataclasses.fields(GroupOptions))
 OF_THE_DEPLOYMENT = ("num_shard", "sharded", "replicas")  # they say how many GPUs Ray gives, before there is a replica
+DECIDED = (*OF_THE_PROXY, *OF_A_GROUP, *OF_THE_DEPLOYMENT)
 ADMIN_PORTS = 64  # the replicas on one machine take the first free ones from --admin-port on
 LOOK_SECONDS = 0.05  # between looks whether the server is ready
 LAST_LINES = 10
@@ -45,7 +48,8 @@ class Replica:
     """
 
     def __init__(self, argv: Sequence[str], engine: EngineCommand) -> None:
-        decided = {name.upper() for name in (*OF_THE_PROXY, *OF_A_GROUP, *OF_THE_DEPLOYMENT)}
+        rows = (row for row in dataclasses.fields(Options) if row.name in DECIDED)
+        decided = {variable_of(row) for row in rows}
         self.options = parse(argv, {name: value for name, value in os.environ.items() if name not in decided})
         check_parsers(self.options)
         if problem := replicas_problem(self.options, os.environ):

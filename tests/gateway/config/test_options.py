@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.command_line import parse
+from gateway.config.command_line import parse, variable_of
 from gateway.config.options import MISSING, Options, rows
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.option import UsageError
@@ -53,8 +53,7 @@ EXAMPLES = {
 
 
 def variable(name: str) -> str:
-    """The environment variable of an option."""
-    return ROWS[name].metadata["variable"] or name.upper()
+    return variable_of(ROWS[name])
 
 
 FLAG_ONLY = {"env", "master_port"}  # TGI reads no variable of the one name; others mean something else by the other
