@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PROMPTS = ("the cat", "a dog and a bird that sing", "z", "one two three four five six seven")
 LENGTHS = (50, 40, 60, 30)
 SEEDED = {"do_sample": True, "temperature": 1.0, "top_k": 40, "repetition_penalty": 1.1, "seed": 7}
-NOTICED = 2.0  # seconds until an end, or damage, is noticed, on a machine that does other work too
+NOTICED = 5.0  # seconds until an end, or damage, is noticed: 2 on an idle machine
 
 
 async def streams(url: str) -> list[Outcome]:
@@ -101,14 +101,14 @@ async def test_the_leader_s_engine_is_killed(group: Group, whole: list[Outcome])
 
 async def test_a_follower_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
     engine = group.followers[0].engine_pid()
-    line, bound = "machine 1 has shown no life for 4", HANG_SECONDS + NOTICED
+    line, bound = "machine 1 has shown no life for [4-9]", HANG_SECONDS + NOTICED
     assert await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound) > HANG_SECONDS / 2
     assert gone(engine)
 
 
 async def test_the_leader_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
     engine = group.leader.engine_pid()
-    line, bound = "machine 0 has shown no life for 4|the engine has been silent for 4 s", HANG_SECONDS + NOTICED
+    line, bound = "machine 0 has shown no life for [4-9]|the engine has been silent for", HANG_SECONDS + NOTICED
     await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound)
     assert gone(engine)
 
@@ -151,7 +151,7 @@ async def test_the_wire_falls_silent(group: Group, whole: list[Outcome]) -> None
     def cut() -> None:
         group.wire.change = lambda _: None
 
-    line, bound = "machine [01] has shown no life for 4|the engine has been silent for 4 s", HANG_SECONDS + NOTICED
+    line, bound = "machine [01] has shown no life for [4-9]|the engine has been silent for", HANG_SECONDS + NOTICED
     group.mark()
     running = asyncio.create_task(broken(group, whole, cut, line, bound))
     await asyncio.to_thread(group.wait_for_line, line)

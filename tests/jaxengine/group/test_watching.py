@@ -21,7 +21,7 @@ def test_the_end_of_a_follower_ends_all() -> None:
     assert reason.startswith("machine 1 has left the group") and code == os.EX_SOFTWARE
     told, code = followers[1][1].wait()
     assert told == f"machine 0 has ended the group: {reason}" and code == GROUP_ENDED
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 6
 
 
 def test_a_follower_says_why_it_ends() -> None:
@@ -50,8 +50,8 @@ def test_silence_of_a_follower_ends_all(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(silent, "send", lambda *_, **__: None)
     began = time.monotonic()
     reason, code = group.leader_ends.wait()
-    assert reason.startswith("machine 2 has shown no life for 1.") and code == os.EX_SOFTWARE
-    assert 0.5 < time.monotonic() - began < 3
+    assert reason.startswith("machine 2 has shown no life for ") and code == os.EX_SOFTWARE
+    assert 0.5 < time.monotonic() - began < 6
     assert followers[0][1].wait()[1] == GROUP_ENDED
 
 
@@ -60,13 +60,13 @@ def test_silence_of_the_leader_ends_the_followers(monkeypatch: pytest.MonkeyPatc
     leader, [(_, ends)] = met(group)
     monkeypatch.setattr(leader._links()[1], "send", lambda *_, **__: None)
     reason, code = ends.wait()
-    assert reason.startswith("machine 0 has shown no life for 1.") and code == GROUP_ENDED
+    assert reason.startswith("machine 0 has shown no life for ") and code == GROUP_ENDED
 
 
 def test_a_group_at_rest_lasts() -> None:
-    group = Group(patience=0.6)
+    group = Group(patience=1.2)
     _, [(_, ends)] = met(group)
-    time.sleep(2.0)
+    time.sleep(3.0)
     assert not ends.noted and not group.leader_ends.noted
 
 
