@@ -31,6 +31,7 @@ class FollowerLink:
         self._membership, self._leave = membership, left
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._link: Link | None = None
+        self._ending = threading.Lock()
         self.repeated = 0  # the last launch
 
     def join(self, hello: Mapping[str, Any], progress: Callable[[str], None]) -> dict[str, Any]:
@@ -110,5 +111,8 @@ class FollowerLink:
         self._end(f"machine 0 has shown no life for {link.silence:.1f} s", GROUP_ENDED)
 
     def _end(self, reason: str, code: int) -> NoReturn:
-        self.fail(reason)
-        self._leave(reason, code)
+        if self._ending.acquire(blocking=False):
+            self.fail(reason)
+            self._leave(reason, code)
+        while True:  # another thread ends this process, and says why: what it said may have closed the connection
+            time.sleep(FAREWELL_SECONDS)

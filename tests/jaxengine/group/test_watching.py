@@ -1,6 +1,7 @@
 """Whatever happens to one process of a group, the others end: soon, and saying which one it was."""
 
 import os
+import socket
 import threading
 import time
 
@@ -91,17 +92,19 @@ def test_one_that_takes_a_long_launch_slowly_lives_and_so_do_the_others(monkeypa
     group = Group(hosts=3, patience=1.5)
     leader, [(slow, ends), (_, others)] = met(group)
     leader.number(["place_adapter"])
+    slow._the_link._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     read, paused = slow._the_link._note_life, list[float]()
 
     def slowly() -> None:
         read()
-        paused.append(0.15 if len(paused) < 80 else 0)
+        paused.append(0.6 if sum(paused) < 2 else 0)
         time.sleep(paused[-1])
 
     monkeypatch.setattr(slow._the_link, "_note_life", slowly)
     leader.tell(1, "place_adapter", (HUGE,))
     frame = slow.next_frame(SECONDS)
-    assert frame is not None and len(frame.payload) > HUGE.nbytes and sum(paused) > 1.5
+    arrived, pauses = len(frame.payload) if frame else 0, sum(paused)  # short, should one of them be printed
+    assert arrived > HUGE.nbytes and pauses >= 2
     assert not (ends.noted or others.noted or group.leader_ends.noted)
 
 
