@@ -21,6 +21,7 @@ HEADER, CHECKSUM = struct.Struct("<BQQI"), struct.Struct("<I")
 INDEX = struct.Struct("<I")  # of an executable
 ARRAY = struct.Struct("<16sB")  # name of the dtype, number of axes
 LONGEST_FRAME = 1 << 34  # bytes; an adapter of a large model has a few 1 << 30
+PART = 1 << 20  # bytes that are read at once: a long frame shows life meanwhile
 LONGEST_ANSWER = 1 << 20  # bytes of what a follower sends
 
 
@@ -96,7 +97,7 @@ def _exactly(connection: socket.socket, size: int, heard: Callable[[], None]) ->
     view = memoryview(received)
     try:
         while view:
-            count = connection.recv_into(view)
+            count = connection.recv_into(view, min(len(view), PART))
             if not count:
                 raise BrokenLink("the connection was closed")
             heard()
