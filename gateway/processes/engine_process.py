@@ -22,6 +22,7 @@ from jaxengine.options.visible_devices import VARIABLE as VISIBLE_DEVICES
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
+PATIENCE = 0.75  # of the hang timeout: engines can say which machine is silent, before they seem to hang themselves
 PASSED_ON = (CheckpointOptions, ComputeOptions, GroupOptions)
 EngineCommand = Callable[[Options, "EnginePlace", int], list[str]]  # the last is the parent's process id
 
@@ -81,7 +82,7 @@ def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),
         memory_fraction=options.cuda_memory_fraction,
-        group_patience=options.engine_hang_timeout,
+        group_patience=PATIENCE * options.engine_hang_timeout,
         logger_level=options.log_level,
         json_output=options.json_output,
         otlp_endpoint=options.otlp_endpoint,

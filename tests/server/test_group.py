@@ -101,14 +101,14 @@ async def test_the_leader_s_engine_is_killed(group: Group, whole: list[Outcome])
 
 async def test_a_follower_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
     engine = group.followers[0].engine_pid()
-    line, bound = "machine 1 has shown no life for [4-9]", HANG_SECONDS + NOTICED
+    line, bound = "machine 1 has shown no life for [3-9]|the engine has been silent for", HANG_SECONDS + NOTICED
     assert await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound) > HANG_SECONDS / 2
     assert gone(engine)
 
 
 async def test_the_leader_s_engine_is_stopped(group: Group, whole: list[Outcome]) -> None:
     engine = group.leader.engine_pid()
-    line, bound = "machine 0 has shown no life for [4-9]|the engine has been silent for", HANG_SECONDS + NOTICED
+    line, bound = "machine 0 has shown no life for [3-9]|the engine has been silent for", HANG_SECONDS + NOTICED
     await broken(group, whole, lambda: kill(engine, signal.SIGSTOP), line, bound)
     assert gone(engine)
 
@@ -151,7 +151,7 @@ async def test_the_wire_falls_silent(group: Group, whole: list[Outcome]) -> None
     def cut() -> None:
         group.wire.change = lambda _: None
 
-    line, bound = "machine [01] has shown no life for [4-9]|the engine has been silent for", HANG_SECONDS + NOTICED
+    line, bound = "machine [01] has shown no life for [3-9]|the engine has been silent for", HANG_SECONDS + NOTICED
     group.mark()
     running = asyncio.create_task(broken(group, whole, cut, line, bound))
     await asyncio.to_thread(group.wait_for_line, line)

@@ -94,7 +94,7 @@ def test_a_group_reaches_the_engine_with_its_key_by_an_absolute_path(
     given = ["--nnodes=2", "--node-rank=1", "--master-addr=a", "--group-key-file=key", "--engine-hang-timeout=7"]
     told = parse(engine_process.command(launcher.parse(given, {}), EnginePlace(Path("/s/engine.sock")), 7)[5:])
     assert (told.nnodes, told.node_rank, told.master_addr, told.master_port) == (2, 1, "a", 29500)
-    assert told.group_key_file == tmp_path / "key" and told.group_patience == 7
+    assert told.group_key_file == tmp_path / "key" and told.group_patience == 5.25
     assert told.tensor_parallel == 0, "all devices of each machine"
 
 
