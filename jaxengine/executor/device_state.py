@@ -138,7 +138,7 @@ class DeviceState:
 
     def _place_adapter(self, name: Hashable, slot: np.ndarray, *arrays: np.ndarray) -> None:
         """`arrays` are a and b of each stack, by name; LEFT_OUT are those that are zeros."""
-        pairs = iter(zip(arrays, self._slots, strict=True))
+        pairs = zip(arrays, self._slots, strict=True)
         placed = [self._zeros_of(shape) if each.size == 0 else put(each, shape.sharding) for each, shape in pairs]
         names = sorted(self.model.adapters)
         new = dict(zip(names, zip(placed[::2], placed[1::2], strict=True), strict=True))

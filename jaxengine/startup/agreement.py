@@ -83,9 +83,7 @@ def facts(setup: Setup) -> dict[str, Any]:
     }
 
 
-def weights_digest(
-    table: Mapping[str, Parameter], read: Callable[[str, tuple[slice, ...]], np.ndarray], rows: int = ROWS
-) -> str:
+def weights_digest(table: Mapping[str, Parameter], read: Callable[[str, tuple[slice, ...]], np.ndarray]) -> str:
     """Of a few rows of every parameter, other ones of each: that tells the weights of one model from those of another
     of the same shape, of another revision, or with an adapter merged.
     """
@@ -93,7 +91,7 @@ def weights_digest(
     for name, parameter in sorted(table.items()):
         *sizes, _ = parameter.shape
         drawn = np.random.default_rng(zlib.crc32(name.encode()))
-        for _ in range(rows if sizes else 1):
+        for _ in range(ROWS if sizes else 1):
             at = [int(drawn.integers(size)) for size in sizes]
             row = read(name, (*(slice(each, each + 1) for each in at), slice(0, parameter.shape[-1])))
             checksum = zlib.crc32(np.ascontiguousarray(row, np.float32).tobytes(), checksum)
