@@ -11,8 +11,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -76,37 +77,42 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
         return logs.fail(str(error), logs.USAGE)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(tracing))
-        try:
-            prefix, port = options.shard_uds_path, listeners[0].getsockname()[1]
-            directory = stack.enter_context(runtime_directory(prefix, port, options.replicas))
-        except ValueError as error:
-            return logs.fail(str(error), logs.USAGE)
-        except OSError as error:
-            return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", os.EX_CANTCREAT)
+
+    def run(directory: Path) -> Coroutine[Any, Any, int]:
         _keep_metrics_in(directory if options.api_workers > 1 else None)
         # prometheus_client, which `serve` imports, reads the variable when it is imported.
         from gateway.processes.server import serve
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing))
+        return serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing)
+
+    with contextlib.closing(tracing):
+        return _in_directory(options.shard_uds_path, listeners[0].getsockname()[1], options.replicas, run)
 
 
 def _follow(options: Options, environ: Mapping[str, str], engine: EngineCommand, began: float) -> int:
     """Run an engine that follows that of another machine, and no server; the exit code."""
     logs.configure(options.json_output, options.log_level)
     logger.info("machine %d of %d, which follows %s", options.node_rank, options.nnodes, options.master_addr)
-    prefix, name = options.shard_uds_path, f"{options.master_port}-{options.node_rank}"
+
+    def run(directory: Path) -> Coroutine[Any, Any, int]:
+        return FollowingServer(options, environ, directory, engine, began).run()
+
+    return _in_directory(options.shard_uds_path, f"{options.master_port}-{options.node_rank}", 1, run)
+
+
+def _in_directory(prefix: Path, name: int | str, engines: int, run: Callable[[Path], Coroutine[Any, Any, int]]) -> int:
+    """`run` with the runtime directory of this name, on an event loop; its exit code, or that of a directory that
+    cannot be had.
+    """
     with contextlib.ExitStack() as stack:
         try:
-            directory = stack.enter_context(runtime_directory(prefix, name))
+            directory = stack.enter_context(runtime_directory(prefix, name, engines))
         except ValueError as error:
             return logs.fail(str(error), logs.USAGE)
         except OSError as error:
             return logs.fail(f"cannot make the directory {prefix}-{name}: {error.strerror}", os.EX_CANTCREAT)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(FollowingServer(options, environ, directory, engine, began).run())
+            return runner.run(run(directory))
 
 
 def _log_notices(options: Options, ports: Sequence[socket.socket]) -> None:
