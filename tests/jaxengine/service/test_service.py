@@ -18,6 +18,7 @@ from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
 from jaxengine.rpc.limits import ALTERNATIVE_BYTES, MAX_LISTED_ALTERNATIVES, MAX_LOGITS_BYTES
 from jaxengine.service import session as session_module
+from jaxengine.service.cpu_liveness import CpuLiveness
 from jaxengine.service.service import Service
 from jaxengine.service.session import GatewaySession
 from jaxengine.service.step_loop import HEARTBEAT_SECONDS
@@ -311,6 +312,7 @@ class SlowEngine(MockEngine):
         super().__init__(options)
         self._work = work
         self.began = math.inf  # the first step
+        self.cpu = 0.0  # seconds of CPU time that steps took
 
     def step(self) -> StepResult | None:
         now = time.monotonic()
@@ -318,6 +320,7 @@ class SlowEngine(MockEngine):
         self.began = self.began if self.idle else min(self.began, now)
         while time.monotonic() < end:
             self._work()
+            self.cpu = time.thread_time()
         return super().step()
 
 
@@ -331,9 +334,11 @@ def rest() -> None:
 
 @pytest.mark.parametrize(("on_host", "work", "lives"), [(True, spin, True), (True, rest, False), (False, spin, False)])
 async def test_signs_of_life_are_sent_during_a_silent_step_only_where_it_computes_on_the_cpu(
-    world: World, on_host: bool, work: Callable[[], None], lives: bool
+    world: World, on_host: bool, work: Callable[[], None], lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = SlowEngine(MockOptions(steps_on_host=on_host), work)
+    # The step's own thread alone: other threads of this process may be earlier tests' (`test_cpu_liveness.py`).
+    monkeypatch.setattr(CpuLiveness, "_cpu_of_others", lambda self: engine.cpu)
     world.service.serve(engine)
     call = world.session()
     await call.write(generate(1, [10], 1))
