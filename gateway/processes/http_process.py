@@ -107,6 +107,7 @@ class HttpProcess(EngineListener):
         """Begin to serve. Returns the tasks of HTTP, of the engines' clients and of gRPC: one that ends has failed."""
         self._spec.counters.set_ready(False)
         self._talking = asyncio.create_task(self._replicas.run())
+        self._sampling = asyncio.create_task(self.gateway.feed.run())
         parts = [self._talking]
         if self._http is not None and self._spec.listener is not None:
             self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
@@ -118,8 +119,9 @@ class HttpProcess(EngineListener):
         return parts
 
     def drain(self) -> None:
-        """Turn new requests away; running requests go on."""
+        """Turn new requests away; running requests go on, but those that only watch."""
         self.gateway.draining = True
+        self.gateway.feed.close()
 
     def abort_requests(self) -> None:
         """End what still runs, with an error that says why."""
@@ -137,7 +139,8 @@ class HttpProcess(EngineListener):
             self._admin.should_exit = True
             await asyncio.wait((self._administering,))
         self._talking.cancel()
-        await asyncio.wait((self._talking,))
+        self._sampling.cancel()
+        await asyncio.wait((self._talking, self._sampling))
         await self._text_loader.close()
         self.gateway.responses.close()
 
