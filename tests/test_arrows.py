@@ -34,7 +34,7 @@ FLOORS = {
         {"http", "text", "engine", "observability"},
         {"errors"},
         {"config"},
-        {"child_process"},
+        {"child_process", "web"},
     ),
     "jaxengine": (
         {"server", "llm", "quantize", "export", "plan"},

@@ -185,6 +185,7 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )
+    disable_ui: bool = option(False, values.flag, "serve no pages for browsers: neither /playground nor /dashboard")
     compute_type: str | None = option(
         None, values.label, "the header x-compute-type of TGI's routes; number and kind of the devices if not given"
     )

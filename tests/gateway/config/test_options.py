@@ -44,6 +44,7 @@ EXAMPLES = {
     "speculate": "3", "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
+    "disable_ui": "true",
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
     "tool_call_parser": "hermes", "reasoning_parser": "none", "tool_strict_level": "function",
     "enable_auto_tool_choice": "true",

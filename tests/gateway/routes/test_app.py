@@ -15,6 +15,7 @@ PUBLIC = {
     *(("GET", path) for path in ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")),
     ("POST", "/ping"),  # SageMaker's
     *(("GET", f"/v2/health/{probe}") for probe in ("live", "ready")),
+    *(("GET", path) for path in ("/playground", "/dashboard", "/web/{version}/{path:path}")),  # hold no data
 }
 BODY = {"inputs": "hello"}
 

@@ -1,0 +1,68 @@
+// Calls to the server that serves this page. Paths are relative, so that they work below any prefix.
+import { askForKey, key } from "./key.js";
+import { events } from "./sse.js";
+
+/** The server refused or failed a call; `message` is its own wording. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+  }
+}
+
+/** The JSON that `path` answers: to GET, or to POST if there is a body. Raises ApiError. */
+export async function call(path, body, signal) {
+  return (await send(path, body, signal)).json();
+}
+
+/** The text that `path` answers. Raises ApiError. */
+export async function text(path, signal) {
+  return (await send(path, undefined, signal)).text();
+}
+
+/** Each JSON event of a stream, until it ends or `signal` aborts it. Raises ApiError, also for an error within. */
+export async function* stream(path, body, signal) {
+  const response = await send(path, body, signal);
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new ApiError(event.error.code ?? 500, wording(event));
+    yield event;
+  }
+}
+
+async function send(path, body, signal) {
+  for (;;) {
+    const response = await fetch(path, {
+      method: body === undefined ? "GET" : "POST",
+      headers: headers(body),
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      credentials: "omit",
+      cache: "no-store",
+    });
+    if (response.ok) return response;
+    if (response.status !== 401) throw await refusal(response);
+    await askForKey();
+    if (signal?.aborted) throw signal.reason;
+  }
+}
+
+function headers(body) {
+  const found = key() ? { authorization: `Bearer ${key()}` } : {};
+  return body === undefined ? found : { ...found, "content-type": "application/json" };
+}
+
+async function refusal(response) {
+  const answer = await response.text();
+  try {
+    return new ApiError(response.status, wording(JSON.parse(answer)));
+  } catch {
+    return new ApiError(response.status, answer.slice(0, 500) || `the server answered ${response.status}`);
+  }
+}
+
+function wording(answer) {
+  return answer.error?.message ?? answer.message ?? answer.error ?? JSON.stringify(answer);
+}

@@ -1,0 +1,12 @@
+// Preact with htm's templates: what every view is made of.
+export {
+  html,
+  render,
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+} from "../vendor/htm-preact.js";
