@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gateway.errors import RequestError
 from gateway.request.auth import may_know
-from gateway.routes import dialect_by_body, docs, feed, health, metrics, vertex
+from gateway.routes import dialect_by_body, docs, health, metrics, vertex
 from gateway.routes.anthropic import errors as anthropic_errors
 from gateway.routes.anthropic import routes as anthropic
 from gateway.routes.kobold import errors as kobold_errors
@@ -49,7 +49,7 @@ DIALECTS = (
     Dialect(
         name="TGI",
         prefix="",
-        routers=(tgi.router, dialect_by_body.router, vertex.router, docs.router, feed.router),
+        routers=(tgi.router, dialect_by_body.router, vertex.router, docs.router),
         responses=tgi_errors.RESPONSES,
         refusal=tgi_errors.error_response,
         no_such_route=tgi_errors.no_such_route,

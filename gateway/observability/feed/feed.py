@@ -25,7 +25,7 @@ RETRY_SECONDS = 10  # advised to one too many
 
 
 class Feed:
-    """What one HTTP process tells of the whole server.
+    """What one HTTP process tells of the whole server. `watchers` is how many watch.
 
     Args:
         metrics: what this process counts.
@@ -41,7 +41,7 @@ class Feed:
         self._rows: deque[bytes] = deque(maxlen=KEPT)
         self._newest = b""  # as an event
         self._sampled = asyncio.Event()  # replaced at every sample
-        self._watchers = 0
+        self.watchers = 0
         self._closed = False
 
     async def run(self) -> None:
@@ -78,10 +78,10 @@ class Feed:
         """
         if self._closed:
             raise RequestError(Kind.UNAVAILABLE, SHUTTING_DOWN)
-        if self._watchers >= MAX_WATCHERS:
+        if self.watchers >= MAX_WATCHERS:
             message = f"more than {MAX_WATCHERS} watch already"
             raise RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)
-        self._watchers += 1
+        self.watchers += 1
         try:
             sampled = self._sampled
             yield self._history()
@@ -91,7 +91,7 @@ class Feed:
                     sampled = self._sampled
                     yield self._newest
         finally:
-            self._watchers -= 1
+            self.watchers -= 1
 
     def _history(self) -> bytes:
         """The samples that are kept, oldest first, each as a list of values, and what the values are."""
