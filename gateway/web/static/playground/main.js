@@ -1,5 +1,73 @@
-// The playground: being built.
-import { html, render } from "../common/ui.js";
+// The playground: which view is shown, and what all views know of the server.
+import { html, render, useEffect, useState } from "../common/ui.js";
+import { call } from "../common/api.js";
 import { Frame } from "../common/frame.js";
+import { ChatView } from "./chat_view.js";
+import { CompareView } from "./compare_view.js";
+import { CompletionView } from "./completion_view.js";
+import { ranges } from "./fields.js";
+import { DEFAULTS } from "./settings.js";
+import { recall, remember } from "./store.js";
+import { TokenizerView } from "./tokenizer_view.js";
 
-render(html`<${Frame} name="playground" />`, document.querySelector("#app"));
+const VIEWS = [
+  ["chat", "Chat", ChatView],
+  ["completion", "Completion", CompletionView],
+  ["compare", "Compare", CompareView],
+  ["tokens", "Tokens", TokenizerView],
+];
+
+function Playground() {
+  const server = useServer();
+  const [view, setView] = useState(() => viewOf(location.hash));
+  const [settings, setSettings] = useRemembered("settings", DEFAULTS);
+  useEffect(() => {
+    const follow = () => setView(viewOf(location.hash));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+  const View = VIEWS.find(([name]) => name === view)[2];
+  const tabs = VIEWS.map(
+    ([name, title]) => html`<a key=${name} href=${`#${name}`} aria-current=${name === view ? "true" : null}>${title}</a>`,
+  );
+  return html`
+    <${Frame} name="playground" model=${modelChoice(server)}>
+      <nav class="tabs" aria-label="Views">${tabs}</nav>
+      ${server.error && html`<p class="error" role="alert">${server.error}</p>`}
+      <${View} server=${server} settings=${settings} setSettings=${setSettings} />
+    <//>
+  `;
+}
+
+const viewOf = (hash) => (VIEWS.some(([name]) => `#${name}` === hash) ? hash.slice(1) : "chat");
+
+/** What is known of the server: {models, model, choose, context, ranges, error}. */
+function useServer() {
+  const [found, setFound] = useState({ models: [], ranges: { chat: {}, text: {} }, error: null });
+  const [chosen, choose] = useState(null);
+  useEffect(() => {
+    call("v1/models").then(
+      ({ data }) => {
+        setFound((before) => ({ ...before, models: data }));
+        ranges().then((known) => setFound((before) => ({ ...before, ranges: known })));
+      },
+      (error) => setFound((before) => ({ ...before, error: error.message })),
+    );
+  }, []);
+  const card = found.models.find((each) => each.id === chosen) ?? found.models[0];
+  return { ...found, model: card?.id, context: card?.max_model_len, choose };
+}
+
+function modelChoice({ models, model, choose }) {
+  if (models.length < 2) return model;
+  const options = models.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`);
+  return html`<select aria-label="Model" value=${model} onChange=${(event) => choose(event.target.value)}>${options}</select>`;
+}
+
+function useRemembered(name, otherwise) {
+  const [value, setValue] = useState(() => ({ ...otherwise, ...recall(name, {}) }));
+  useEffect(() => remember(name, value), [value]);
+  return [value, setValue];
+}
+
+render(html`<${Playground} />`, document.querySelector("#app"));

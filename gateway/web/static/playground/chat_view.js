@@ -1,0 +1,139 @@
+// The chat: history on the left, messages and the composer in the middle, settings on the right.
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../common/ui.js";
+import { call } from "../common/api.js";
+import { chatBody, useChat } from "./chat_state.js";
+import { Composer } from "./composer.js";
+import { ContextMeter } from "./figures.js";
+import { HistoryView } from "./history_view.js";
+import { MessageView } from "./message_view.js";
+import { SettingsView } from "./settings_view.js";
+import { SnippetsButton } from "./snippets_view.js";
+import { messages, path, siblings } from "./tree.js";
+
+const COUNT_AFTER = 400; // milliseconds without a change
+const EXAMPLES = ["What is deep learning, in two sentences?", "Write a haiku about the sea.", "List three uses of a paper clip."];
+
+export function ChatView({ server, settings, setSettings }) {
+  const state = useChat(server, settings);
+  const [draft, setDraft] = useState("");
+  const [panes, setPanes] = useState({ history: false, settings: false }); // what a narrow window shows of both
+  const search = useRef(null);
+  const used = useUsedContext(server, state, draft);
+  const toggle = (name) => setPanes((before) => ({ history: false, settings: false, [name]: !before[name] }));
+  useShortcuts(state, search, () => toggle("history"));
+  const body = () => chatBody(server, settings, withDraft(state.chat, draft), null);
+  return html`
+    <div class=${`chat ${panes.history ? "shows-history" : ""} ${panes.settings ? "shows-settings" : ""}`}>
+      <aside class="pane left"><${HistoryView} state=${state} search=${search} /></aside>
+      <section class="talk" aria-label="Chat">
+        <${Messages} state=${state} ask=${state.send} />
+        ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
+        <${Composer} draft=${draft} setDraft=${setDraft} busy=${state.running !== null} send=${state.send} stop=${state.stop}>
+          <button type="button" class="small narrow" aria-expanded=${String(panes.history)} onClick=${() => toggle("history")}>Chats</button>
+          <button type="button" class="small narrow" aria-expanded=${String(panes.settings)} onClick=${() => toggle("settings")}>Settings</button>
+          <${SnippetsButton} body=${body} kind="chat" />
+          <${ContextMeter} used=${used} context=${server.context} />
+        <//>
+      </section>
+      <aside class="pane right">
+        <label class="field wide">System prompt
+          <textarea rows="3" value=${state.chat.system} placeholder="none" onInput=${(event) => state.setSystem(event.target.value)}></textarea>
+        </label>
+        <${SettingsView} server=${server} settings=${settings} setSettings=${setSettings} kind="chat" />
+      </aside>
+    </div>
+  `;
+}
+
+/** The chat as it would be sent: with the draft as its last message. */
+function withDraft(chat, draft) {
+  if (!draft.trim()) return chat;
+  return { ...chat, nodes: { ...chat.nodes, draft: { id: "draft", parent: chat.leaf, role: "user", content: draft } }, leaf: "draft" };
+}
+
+function Messages({ state, ask }) {
+  const { chat, running } = state;
+  const shown = path(chat);
+  const list = usePinned(chat);
+  const rows = shown.map((node, index) => {
+    const last = index === shown.length - 1;
+    return html`<${Row} key=${node.id} node=${node} chat=${chat} grows=${running === node.id} last=${last} busy=${running !== null} actions=${state} />`;
+  });
+  return html`<div class="messages" ref=${list} tabindex="0" role="log" aria-label="Messages" aria-live="off">${rows.length ? rows : html`<${Welcome} ask=${ask} />`}</div>`;
+}
+
+/** A message, made anew only if something of it has changed. */
+function Row({ node, chat, grows, last, busy, actions }) {
+  const count = siblings(chat, node.id).length;
+  return useMemo(
+    () => html`<${MessageView} node=${node} alternatives=${siblings(chat, node.id)} grows=${grows} last=${last} busy=${busy} actions=${actions} />`,
+    [node, count, grows, last, busy],
+  );
+}
+
+function Welcome({ ask }) {
+  return html`
+    <div class="welcome">
+      <h1>What shall we try?</h1>
+      <p>Chats stay in this browser. Nothing is kept on the server.</p>
+      <div class="examples">${EXAMPLES.map((each) => html`<button type="button" key=${each} onClick=${() => ask(each)}>${each}</button>`)}</div>
+    </div>
+  `;
+}
+
+/** The element of the messages, which stays at its end while it grows, unless the user scrolled up. */
+function usePinned(chat) {
+  const list = useRef(null);
+  const pinned = useRef(true);
+  useEffect(() => {
+    const element = list.current;
+    const follow = () => (pinned.current = element.scrollHeight - element.scrollTop - element.clientHeight < 60);
+    element.addEventListener("scroll", follow, { passive: true });
+    const observer = new ResizeObserver(() => pinned.current && (element.scrollTop = element.scrollHeight));
+    const watch = () => [...element.children].forEach((child) => observer.observe(child));
+    const added = new MutationObserver(watch);
+    added.observe(element, { childList: true });
+    watch();
+    return () => (observer.disconnect(), added.disconnect(), element.removeEventListener("scroll", follow));
+  }, []);
+  useLayoutEffect(() => {
+    pinned.current = true;
+    list.current.scrollTop = list.current.scrollHeight;
+  }, [chat.id, Object.keys(chat.nodes).length]);
+  return list;
+}
+
+/** Tokens of the chat with the draft, as the server counts them; null while unknown. */
+function useUsedContext(server, state, draft) {
+  const [used, setUsed] = useState(null);
+  const { chat, running } = state;
+  const growing = running && chat.nodes[running]?.stats?.total;
+  useEffect(() => {
+    const listed = messages(withDraft(chat, draft));
+    if (running || !server.model) return undefined;
+    if (!listed.length) return setUsed(null);
+    const aborting = new AbortController();
+    const timer = setTimeout(
+      () => call("tokenize", { model: server.model, messages: listed }, aborting.signal).then(({ count }) => setUsed(count), () => {}),
+      COUNT_AFTER,
+    );
+    return () => (clearTimeout(timer), aborting.abort());
+  }, [server.model, chat.leaf, chat.system, running, draft]);
+  return growing || used;
+}
+
+function useShortcuts(state, search, toggleHistory) {
+  useEffect(() => {
+    const keys = (event) => {
+      const command = event.ctrlKey || event.metaKey;
+      if (event.key === "Escape" && state.running !== null && !document.querySelector("dialog[open]")) state.stop();
+      else if (command && event.shiftKey && event.key.toLowerCase() === "o") state.create();
+      else if (command && event.key.toLowerCase() === "k") search.current?.focus();
+      else if (command && event.key.toLowerCase() === "b") toggleHistory();
+      else return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  });
+}

@@ -1,0 +1,110 @@
+// The panel of settings: a row for each parameter that the server takes, with the range that its description gives.
+import { html } from "../common/ui.js";
+import { FIELDS } from "./fields.js";
+import { DEFAULTS, randomSeed } from "./settings.js";
+
+/** `kind` is "chat" or "text"; `only`, if given, names the parameters that are shown. */
+export function SettingsView({ server, settings, setSettings, kind, only, title = "Settings" }) {
+  const change = (part) => setSettings((before) => ({ ...before, ...part }));
+  const known = server.ranges[kind];
+  const shown = FIELDS.filter(({ name }) => known[name] && (!only || only.includes(name)));
+  const set = (name) => (value) =>
+    setSettings((before) => ({ ...before, values: { ...before.values, [name]: value } }));
+  return html`
+    <form class=${`settings ${only ? "dense" : ""}`} aria-label=${title} onSubmit=${(event) => event.preventDefault()}>
+      <div class="row head">
+        <h2>${title}</h2>
+        <button type="button" class="plain" onClick=${() => setSettings(() => DEFAULTS)}>Reset</button>
+      </div>
+      ${shown.map(
+        (field) => html`
+          <${NumberField}
+            key=${field.name}
+            field=${field}
+            range=${known[field.name]}
+            most=${field.name === "max_tokens" ? server.context : undefined}
+            value=${settings.values[field.name] ?? null}
+            set=${set(field.name)}
+          />
+        `,
+      )}
+      <${SeedField} seed=${settings.seed} set=${(seed) => change({ seed })} />
+      ${!only && html`<${TextFields} settings=${settings} change=${change} kind=${kind} known=${known} />`}
+    </form>
+  `;
+}
+
+/** A slider and a number of one value. Empty is the server's own default, and then nothing is sent. */
+function NumberField({ field, range, most, value, set }) {
+  const least = range.minimum ?? field.least ?? 0;
+  const limit = most ?? range.maximum ?? field.most ?? 1;
+  const shown = { least: Math.max(least, field.least ?? least), most: Math.min(limit, field.most ?? limit) };
+  const read = (event) => {
+    const number = event.target.valueAsNumber;
+    set(Number.isNaN(number) ? null : number);
+  };
+  const id = `setting-${field.name}`;
+  return html`
+    <div class="field">
+      <label for=${id} title=${range.description ?? field.hint ?? null}>${field.title}</label>
+      <input
+        id=${id}
+        type="number"
+        min=${least}
+        max=${limit}
+        step="any"
+        placeholder="default"
+        value=${value ?? ""}
+        onChange=${read}
+      />
+      <input
+        type="range"
+        aria-label=${`${field.title}, slider`}
+        class=${value === null ? "unset" : ""}
+        min=${shown.least}
+        max=${shown.most}
+        step=${field.step}
+        value=${value ?? field.none}
+        onInput=${read}
+      />
+    </div>
+  `;
+}
+
+function SeedField({ seed, set }) {
+  const read = (event) => set(Number.isNaN(event.target.valueAsNumber) ? null : Math.trunc(event.target.valueAsNumber));
+  return html`
+    <div class="field">
+      <label for="setting-seed">Seed</label>
+      <input id="setting-seed" type="number" step="1" placeholder="random" value=${seed ?? ""} onChange=${read} />
+      <button type="button" class="small" aria-pressed=${String(seed !== null)} onClick=${() => set(seed === null ? randomSeed() : null)}>
+        ${seed === null ? "Lock a seed" : "Seed locked"}
+      </button>
+    </div>
+  `;
+}
+
+const TEXTS = [
+  { name: "stop", title: "Stop texts", rows: 2, hint: "one a line; \\n is a line break" },
+  { name: "schema", title: "JSON schema of the answer", rows: 4, needs: "response_format", hint: '{"type": "object", …}' },
+  { name: "tools", title: "Tools", rows: 4, needs: "tools", hint: '[{"name": …, "parameters": {…}}]' },
+  { name: "extra", title: "Further fields", rows: 2, hint: '{"logit_bias": {…}}' },
+];
+
+function TextFields({ settings, change, known }) {
+  return TEXTS.filter(({ needs }) => !needs || known[needs]).map(
+    ({ name, title, rows, hint }) => html`
+      <details key=${name} class="field wide" open=${Boolean(settings[name])}>
+        <summary>${title}</summary>
+        <textarea
+          aria-label=${title}
+          rows=${rows}
+          placeholder=${hint}
+          spellcheck="false"
+          value=${settings[name]}
+          onInput=${(event) => change({ [name]: event.target.value })}
+        ></textarea>
+      </details>
+    `,
+  );
+}
