@@ -28,7 +28,8 @@ export function App({ samples, view, show }) {
       <h1 class="unseen">Dashboard</h1>
       <${Tiles} samples=${samples} />
       <${Tools} samples=${samples} view=${view} show=${show} />
-      <section class="charts" aria-label="Charts">
+      <section class="charts" aria-labelledby="charts-title">
+        <h2 id="charts-title" class="unseen">Charts</h2>
         ${PANELS.map(
           (panel) => html`<${Chart}
             key=${panel.title}

@@ -11,7 +11,7 @@ export function Replicas({ samples }) {
   const replicas = samples.last?.replicas ?? [];
   return html`<section class="panel lanes" aria-labelledby="lanes-title">
     <h2 id="lanes-title">Replicas</h2>
-    <div class="scroll" role="region" aria-labelledby="lanes-title" tabindex="0">
+    <div class="scroll" role="group" aria-label="Table of replicas" tabindex="0">
       <table>
         <thead><tr>${HEADS.map((head) => html`<th key=${head} scope="col">${head}</th>`)}</tr></thead>
         <tbody>
