@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+AXE = (Path(__file__).parent / "axe.min.js").read_text()  # of npm's package axe-core
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -33,3 +35,13 @@ def page(chromium: Browser) -> Iterator[Page]:
     context.close()
     expected = getattr(page, "expected_problems", "\0")
     assert [each for each in problems if expected not in each] == []
+
+
+def faults(page: Page) -> list[str]:
+    """What axe finds that is serious or critical."""
+    page.evaluate(AXE)
+    found = page.evaluate("async () => (await axe.run()).violations")
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    return [
+        f"{each['id']}: {node['html'][:200]} {node['failureSummary']}" for each in serious for node in each["nodes"]
+    ]

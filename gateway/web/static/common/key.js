@@ -40,6 +40,7 @@ export function KeyDialog() {
   const dialog = useRef(null);
   const input = useRef(null);
   const [answer, setAnswer] = useState(null);
+  const [refused, setRefused] = useState(false);
   useEffect(() => {
     const open = (resolve) => setAnswer(() => resolve);
     listeners.add(open);
@@ -52,6 +53,8 @@ export function KeyDialog() {
   const submit = (event) => {
     event.preventDefault();
     keep(input.current.value.trim());
+    input.current.value = "";
+    setRefused(true); // if it is asked for again
     dialog.current.close();
     setAnswer(null);
     answer?.();
@@ -60,8 +63,9 @@ export function KeyDialog() {
     <dialog ref=${dialog} class="key" aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()}>
       <form onSubmit=${submit}>
         <h2 id="key-title">API key</h2>
+        ${refused && html`<p class="error" role="alert">The server refused that key.</p>`}
         <p>This server asks for a key. It stays in this tab until you close it.</p>
-        <input ref=${input} type="password" aria-label="API key" autocomplete="off" spellcheck="false" required />
+        <input ref=${input} type="password" aria-label="API key" autocomplete="off" spellcheck=${false} required />
         <button class="primary">Continue</button>
       </form>
     </dialog>

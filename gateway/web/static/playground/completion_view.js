@@ -28,7 +28,7 @@ export function CompletionView({ server, settings, setSettings }) {
     <div class="columns" onKeyDown=${keys}>
       <section class="work" aria-label="Completion">
         <label class="field wide">Text to continue
-          <textarea class="document" rows="7" spellcheck="false" value=${prompt} onInput=${(event) => setPrompt(event.target.value)}></textarea>
+          <textarea class="document" rows="7" spellcheck=${false} value=${prompt} onInput=${(event) => setPrompt(event.target.value)}></textarea>
         </label>
         <div class="row">
           ${run.running

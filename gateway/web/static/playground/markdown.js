@@ -9,6 +9,7 @@ import { html, useEffect, useLayoutEffect, useRef } from "../common/ui.js";
 
 const TAGS = `a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul`.split(" ");
 const WINDOW = 32768; // characters that are read at once: a longer block is shown as it is written
+const LONG = 100_000; // characters from which on blocks out of sight are not laid out
 const BUDGET = 6; // milliseconds of a frame
 
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
@@ -62,6 +63,7 @@ class Growing {
     const text = written.replaceAll("\r\n", "\n"); // as marked counts
     if (!text.startsWith(this.text)) this.clear();
     this.text = text;
+    this.element.classList.toggle("long", text.length > LONG);
     this.frame ||= requestAnimationFrame(() => this.work());
   }
 

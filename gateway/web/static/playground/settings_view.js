@@ -100,7 +100,7 @@ function TextFields({ settings, change, known }) {
           aria-label=${title}
           rows=${rows}
           placeholder=${hint}
-          spellcheck="false"
+          spellcheck=${false}
           value=${settings[name]}
           onInput=${(event) => change({ [name]: event.target.value })}
         ></textarea>

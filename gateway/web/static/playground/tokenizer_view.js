@@ -13,7 +13,7 @@ export function TokenizerView({ server }) {
   return html`
     <section class="work" aria-label="Tokens">
       <label class="field wide">${templated ? "A user's message" : "Text"}
-        <textarea class="document" rows="6" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+        <textarea class="document" rows="6" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
       </label>
       <div class="row">
         <button type="button" class="small" aria-pressed=${String(!templated)} onClick=${() => setTemplated(false)}>Text</button>
