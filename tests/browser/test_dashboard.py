@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.processes.worker_spec import WORKER_MODULE
+from tests.browser.conftest import AXE
 from tests.gateway.processes.test_launcher import STEP
 from tests.gateway.toys import write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, children, command_line, running_launcher
@@ -18,7 +19,6 @@ from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, children, c
 pytestmark = pytest.mark.slow
 
 WAIT = 1000 * PATIENCE  # milliseconds, as Playwright counts
-AXE = Path(__file__).parent / "axe.min.js"
 KEY = "hush"
 BEARER = {"authorization": f"Bearer {KEY}"}
 CHARTS = 9
@@ -115,16 +115,16 @@ def test_nothing_serious_is_in_the_way_of_anybody(
     chromium: Browser, server: MockLauncher, scheme: str, width: int
 ) -> None:
     context = chromium.new_context(
-        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", bypass_csp=True
+        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce"
     )
     page = opened(context.new_page(), server)
     expect(page.locator(".tile")).to_have_count(12)
-    page.add_script_tag(path=str(AXE))
+    page.evaluate(AXE)
     for tables in (False, True):
         if tables:
             page.get_by_role("button", name="Tables").click()
             expect(page.get_by_role("columnheader", name="Highest")).to_have_count(CHARTS)
-        found = page.evaluate("axe.run()")["violations"]
+        found = page.evaluate("async () => (await axe.run()).violations")
         faults = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found]
         assert faults == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
