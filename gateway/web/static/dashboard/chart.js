@@ -127,7 +127,7 @@ function draw(panel, place, show) {
       scales: { x: { time: false, range: span }, y: { range: height } },
       axes: [
         { ...axis, grid: { show: false }, size: 24, space: 56, incrs: [15, 30, 60, 120, 300], values: minutes },
-        { ...axis, grid, size: AXIS, space: 32, values: (_, splits) => splits.map((each) => scale(panel.unit, each)) },
+        { ...axis, grid, size: AXIS, space: 24, values: (_, splits) => splits.map((each) => scale(panel.unit, each)) },
       ],
       series: [{}, ...panel.series.map(([label, name], index) => lineOf(label, colour(name), panel.fill && !index))],
       hooks: { setCursor: [(plot) => show({ hovered: plot.cursor.idx ?? null })] },

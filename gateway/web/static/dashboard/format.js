@@ -9,7 +9,7 @@ const MINUTE = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-di
 export const UNITS = {
   count: (value) => [short(value), ""],
   perSecond: (value) => [short(value), "/s"],
-  share: (value) => [`${digits(100 * value)}`, "%"],
+  share: (value) => [String(Number((100 * value).toFixed(value < 0.1 ? 1 : 0))), "%"],
   seconds: (value) => {
     if (value === 0) return ["0", "ms"];
     if (value < 0.001) return [digits(value * 1e6), "µs"];
