@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.processes.worker_spec import WORKER_MODULE
 from tests.browser.conftest import AXE
+from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import STEP
 from tests.gateway.toys import write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, children, command_line, running_launcher
@@ -54,9 +56,13 @@ def generate(server: MockLauncher, tokens: int, headers: dict[str, str] | None =
     assert answer.status_code == 200
 
 
-def scrape(server: MockLauncher) -> dict[str, float]:
-    lines = httpx.get(server.url + "/metrics", timeout=PATIENCE, **NO_CERTIFICATES).text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+def settled(server: MockLauncher, tokens: int) -> dict[str, float]:
+    """A scrape after the engines have told of all tokens, which they do with their next step or heartbeat."""
+    deadline = time.monotonic() + PATIENCE
+    while counted(scraped := gauges(server), "vllm:generation_tokens_total") < tokens:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return scraped
 
 
 def opened(page: Page, server: MockLauncher) -> Page:
@@ -86,7 +92,7 @@ def test_the_numbers_are_those_of_metrics_after_real_requests(page: Page, server
     opened(page, server)
     for tokens in (3, 5, 8):
         generate(server, tokens)
-    scraped = scrape(server)
+    scraped = settled(server, 3 + 5 + 8)
     requests, answered = counted(scraped, "tgi_request_count"), counted(scraped, "tgi_request_success")
     expect(tile(page, "Requests")).to_contain_text(f"{requests} in all", timeout=WAIT)
     expect(tile(page, "Running")).to_contain_text(f"{answered} answered")
