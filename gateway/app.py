@@ -15,7 +15,7 @@ from gateway.http.rewrites import HeadAsGet, OriginForm, RootPath
 from gateway.observability.access_log import QUIET_PATHS, AccessLog
 from gateway.request.auth import require_key
 from gateway.request.gateway_state import Gateway
-from gateway.routes import health, pages, vertex
+from gateway.routes import feed, health, pages, vertex
 from gateway.routes.openai import adapters
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.registry import DIALECTS, KEYLESS
@@ -53,6 +53,7 @@ def _add_routes(app: FastAPI, options: Options) -> None:
     if options.allow_runtime_lora_updating:
         app.include_router(adapters.router, dependencies=guarded, responses=openai_errors.RESPONSES)
     if not options.disable_ui:
+        app.include_router(feed.router, dependencies=guarded)
         app.include_router(pages.router)  # before the probes: `/` is a page to browsers and a probe to others
     for router in () if options.admin_exclusive else KEYLESS:
         app.include_router(router)

@@ -2,6 +2,8 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+HEAD_ALONE = "textgen.head_alone"  # in the ASGI scope: the client wants no body
+
 
 class HeadAsGet:
     """ASGI: HEAD, by which some health checks probe, is routed as GET. The server leaves the body out."""
@@ -10,7 +12,9 @@ class HeadAsGet:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET", HEAD_ALONE: True}
+        await self._app(scope, receive, send)
 
 
 class OriginForm:

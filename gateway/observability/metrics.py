@@ -5,7 +5,7 @@ request's content is ever a label. A further family of series is a `MetricsSink`
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gateway.errors import Bound
@@ -23,6 +23,7 @@ from gateway.observability.sink import (
     RestartCause,
     RouteReason,
 )
+from gateway.observability.tally import Tally
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
 from gateway.observability.triton_metrics import MODEL as TRITON_MODEL
@@ -52,6 +53,7 @@ class Metrics:
         step_age: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self._registry = Registry(shared)
+        self.step_age = step_age
         self.registry = self._registry.counted
         self._counts_steps = counts_steps
         self._model_name, self._memory_share = model_name, memory_share
@@ -153,6 +155,10 @@ class Metrics:
     def _without_name(self, label: str) -> str:
         """One of Triton's models by what it does: its name begins with the model's."""
         return "model" + label.removeprefix(self._model_name)
+
+    def tally(self, names: Collection[str]) -> Tally:
+        """What reads the counted series `names` again and again."""
+        return self._registry.tally(names)
 
     def totals(self, *names: str) -> list[dict[str, float]]:
         """The values of each of the series `names`, Triton's, summed by model: over all processes, whose files are read

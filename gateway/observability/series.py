@@ -1,13 +1,15 @@
 """Where the families of series are registered, and how a series is made."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from gateway.observability.tally import OwnTally, SharedTally, Tally
 
 
 class Registry:
@@ -21,15 +23,24 @@ class Registry:
         self.counted = CollectorRegistry(auto_describe=False)  # each process counts, a scrape shows the sums
         self._reported = CollectorRegistry(auto_describe=False)  # the engine counts and reports to every process
         self._shared = shared
+        self._made: dict[str, Counter | Histogram] = {}
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.counted)
+        self._made[name] = made = Counter(name, text, labels, registry=self.counted)
+        return made
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self.counted, multiprocess_mode="mostrecent")
 
     def histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.counted, buckets=tuple(buckets))
+        self._made[name] = made = Histogram(name, text, labels, registry=self.counted, buckets=tuple(buckets))
+        return made
+
+    def tally(self, names: Collection[str]) -> Tally:
+        """What reads the counters and histograms `names`, which have been made, again and again."""
+        if self._shared is not None:
+            return SharedTally(self._shared, names)
+        return OwnTally(self._made[name] for name in names)
 
     def add_reported(self, collector: Collector) -> None:
         """Register what reads the engine's own counters."""

@@ -59,6 +59,7 @@ class HttpProcess(EngineListener):
         self, options: Options, spec: WorkerSpec, tracing: Tracing, listeners: Sequence[EngineListener] = ()
     ) -> None:
         self._spec = spec
+        self._sampling: asyncio.Task[None] | None = None
         self._frozen = False  # whether the garbage collector ignores what lives as long as the process
         self.metrics = Metrics(
             spec.shared,
@@ -108,6 +109,8 @@ class HttpProcess(EngineListener):
         self._spec.counters.set_ready(False)
         self._talking = asyncio.create_task(self._replicas.run())
         parts = [self._talking]
+        if not self.gateway.options.disable_ui:
+            self._sampling = asyncio.create_task(self.gateway.feed.run())
         if self._http is not None and self._spec.listener is not None:
             self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
             parts.append(self._serving)
@@ -118,8 +121,9 @@ class HttpProcess(EngineListener):
         return parts
 
     def drain(self) -> None:
-        """Turn new requests away; running requests go on."""
+        """Turn new requests away; running requests go on, but those that only watch."""
         self.gateway.draining = True
+        self.gateway.feed.close()
 
     def abort_requests(self) -> None:
         """End what still runs, with an error that says why."""
@@ -127,6 +131,9 @@ class HttpProcess(EngineListener):
 
     async def stop(self) -> None:
         """Close the listeners, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
+        self.gateway.feed.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
         if self._http is not None:
             self._http.should_exit = True
         if self._grpc is not None:

@@ -9,6 +9,7 @@ from fastapi import Request
 
 from gateway.config.options import Options
 from gateway.engine.interface import Engine, Operations
+from gateway.observability.feed.feed import Feed
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats
 from gateway.parsing.formats import Formats, formats_of
@@ -39,12 +40,14 @@ class Gateway:
     keys: Keys = field(init=False)
     responses: ResponseStore = field(init=False)
     named_generations: NamedGenerations = field(init=False)
+    feed: Feed = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
         most, most_bytes = self.options.max_stored_responses, self.options.max_stored_response_bytes
         self.responses = ResponseStore(most, most_bytes, self.shared)
         self.named_generations = NamedGenerations(self.shared)
+        self.feed = Feed(self.metrics, lambda: {each.index: each.state for each in self.engine.replicas})
         self._formats: tuple[ModelText, Formats] | None = None  # of the model that was asked for last
 
     def formats(self, model: ModelText) -> Formats:

@@ -168,7 +168,9 @@ def test_the_largest_body_that_a_server_takes_gets_through(url: str) -> None:
     assert post(url + "/generate", b"x" * 2_000_000).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/resp_1", "/api/extra/generate/check"])
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/v1/responses/resp_1", "/api/extra/generate/check", "/dashboard/feed"]
+)
 def test_what_a_server_remembers_is_asked_of_the_same_server(
     url: str, upstreams: tuple[Upstream, Upstream], path: str
 ) -> None:

@@ -24,12 +24,14 @@ export function keep(value) {
 }
 
 let asked = null; // a promise while the dialog is open, so that many refused calls ask once
+let pending = null; // what resolves it, for a dialog that is not there yet
 
 /** Ask the user for a key, because the server refused the one that was sent; resolves when one is given. */
 export function askForKey() {
   asked ??= new Promise((resolve) => {
+    pending = resolve;
     for (const listener of listeners) listener(resolve);
-  }).finally(() => (asked = null));
+  }).finally(() => (asked = pending = null));
   return asked;
 }
 
@@ -42,6 +44,7 @@ export function KeyDialog() {
   useEffect(() => {
     const open = (resolve) => setAnswer(() => resolve);
     listeners.add(open);
+    if (pending) open(pending);
     return () => listeners.delete(open);
   }, []);
   useEffect(() => {
