@@ -40,7 +40,7 @@ function fragment(tokens) {
     ALLOWED_URI_REGEXP: /^(https?|mailto):/i,
     RETURN_DOM_FRAGMENT: true,
   });
-  for (const block of made.querySelectorAll("pre")) block.before(copyButton(block.textContent));
+  for (const block of made.querySelectorAll("pre")) addCopyButton(block);
   return made;
 }
 
@@ -52,11 +52,14 @@ function plain(text) {
   return element;
 }
 
-function copyButton(text) {
+function addCopyButton(block) {
   const button = document.createElement("button");
-  Object.assign(button, { type: "button", className: "plain copy-code", textContent: "Copy" });
-  button.addEventListener("click", () => copy(text).then(() => (button.textContent = "Copied")));
-  return button;
+  Object.assign(button, { type: "button", className: "small", textContent: "Copy" });
+  button.addEventListener("click", () => copy(block.textContent).then(() => (button.textContent = "Copied")));
+  const box = document.createElement("div");
+  box.className = "code";
+  block.replaceWith(box);
+  box.append(block, button);
 }
 
 /** Fills an element with markdown that grows. Blocks that are complete are made once; a frame does little. */
