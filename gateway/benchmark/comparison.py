@@ -41,7 +41,7 @@ class Change:
 def compare(a: Report, b: Report) -> list[Change]:
     """Every measure that both have of a load. Raises UsageError if there is none."""
     if a.kind != b.kind:
-        raise UsageError(f"--compare: one report is of an {a.kind}, the other of a {b.kind}".replace("an s", "a s"))
+        raise UsageError("--compare: one report is of an engine, the other of a server")
     loads = {level.load: level for level in b.levels}
     found = [change for level in a.levels if level.load in loads for change in _changes(level, loads[level.load])]
     if not found:

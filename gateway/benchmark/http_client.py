@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -92,5 +93,10 @@ class HttpClient:
         except TimeoutError:
             raise Unreachable(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise Unreachable(error.strerror or str(error) or type(error).__name__) from None
+            raise Unreachable(_reason(error)) from None
         return connection
+
+
+def _reason(error: OSError) -> str:
+    """In the system's words, whatever event loop reports it; of a name that is not known in the resolver's."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)

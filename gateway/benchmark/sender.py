@@ -24,13 +24,13 @@ class Sender:
 
     def __init__(self, client: HttpClient, dialect: Dialect, *, timeout: float = TIMEOUT, patience: int = 16) -> None:
         self._client, self._dialect = client, dialect
-        self._timeout, self._patience = timeout, patience
+        self._timeout, self.patience = timeout, patience
         self._failed = 0
 
     @property
     def given_up(self) -> bool:
         """Whether the server has gone away."""
-        return self._failed >= self._patience
+        return self._failed >= self.patience
 
     async def send(self, prompt: Prompt, due: float | None = None) -> Answer:
         """Ask for an answer to `prompt`. Its times count from `due`, a moment of `perf_counter`, or from now."""

@@ -54,6 +54,7 @@ class ServerBenchmark:
         self, options: BenchmarkOptions, client: HttpClient, dialect: Dialect, asked: Iterator[Prompt], live: Live
     ) -> None:
         self._options, self._client, self._dialect, self._live = options, client, dialect, live
+        self._sender = Sender(client, dialect, timeout=options.timeout or TIMEOUT)
         self._prompts, self._lag = asked, Lag()
         self._answers: list[Answer] = []  # that count
         self._number = 0  # of the run, whose times between requests are its own
@@ -98,25 +99,21 @@ class ServerBenchmark:
         return [Load("concurrency", size) for size in self._options.batch_sizes]
 
     async def _level(self, load: Load, report: Report) -> Level:
-        options, runs = self._options, []
+        options, sender, runs = self._options, self._sender, []
+        sender.patience = max(PATIENCE, 2 * int(load.value) if load.kind == "concurrency" else 0)
         for number in range(options.warmups + options.runs):
-            sender = self._sender(load)
-            run = await self._run(sender, load)
+            run = await self._run(load)
             if number >= options.warmups or sender.given_up:
                 runs.append(run)
                 self._live.show(load, number - options.warmups + 1, _shown(run, options))
             if sender.given_up:
-                report.failure = f"{self._client.url} went away: {run.answers[-1].detail}"
+                report.failure = f"{self._client.url} went away: {runs[-1].answers[-1].detail}"
                 break
         self._answers += [answer for run in runs for answer in run.answers]
         return level(load, runs, options.slo)
 
-    def _sender(self, load: Load) -> Sender:
-        patience = max(PATIENCE, 2 * int(load.value) if load.kind == "concurrency" else 0)
-        return Sender(self._client, self._dialect, timeout=self._options.timeout or TIMEOUT, patience=patience)
-
-    async def _run(self, sender: Sender, load: Load) -> Run:
-        options = self._options
+    async def _run(self, load: Load) -> Run:
+        options, sender = self._options, self._sender
         self._number += 1
         began = perf_counter()
         if load.kind == "rate":
