@@ -13,6 +13,7 @@ from gateway.benchmark.sampling import Sampling
 TGI_ROUTER = "text-generation-router"
 UNKNOWN_FIELD = (400, 422)
 WRONG_KEY = (401, 403)
+GUARDED = ("/v1/models", Completions.path, Chat.path)  # by the key that generating needs
 
 
 class NoServer(Exception):
@@ -73,7 +74,7 @@ async def _asked(client: HttpClient, method: str, target: str, body: dict[str, A
         reply = await (client.get(target) if body is None else client.post(target, body))
     except (Unreachable, ConnectionLost) as error:
         raise NoServer(f"{client.url} cannot be reached: {error}") from None
-    if reply.status in WRONG_KEY and method == "POST":
+    if reply.status in WRONG_KEY and target in GUARDED:
         raise NoServer(f"{client.url} refuses the key ({reply.status}): set API_KEY to one that it takes")
     return reply
 

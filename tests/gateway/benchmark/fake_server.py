@@ -65,6 +65,7 @@ class FakeServer:
         self.heads: list[str] = []
         self.arrivals: list[float] = []  # seconds of `perf_counter`
         self.connections = 0
+        self.active = 0  # requests that are being answered
         self.url = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -110,7 +111,11 @@ class FakeServer:
             self.paths.append(path)
             self.bodies.append(json.loads(body))
             script = self._answers(len(self.bodies) - 1, self.bodies[-1])
-        return await _write(writer, script)
+        self.active += 1
+        try:
+            return await _write(writer, script)
+        finally:
+            self.active -= 1
 
 
 async def _write(writer: asyncio.StreamWriter, script: Script) -> bool:

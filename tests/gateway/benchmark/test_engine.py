@@ -1,11 +1,13 @@
 """TGI's benchmark over the socket of an engine process whose steps take a known time, and without one."""
 
 import asyncio
+import io
 import os
 import signal
 import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -20,14 +22,17 @@ from jaxengine.options.option import UsageError
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from tests.engine_mock import FAIL
-from tests.processes import ask, connected, running_engine
+from tests.processes import ask, connected, running_engine, until
 
 STEP = 0.02  # seconds
+BUSY = 5  # times as long as a step should take, on a machine with other work
 
 
-async def measured(path: Path, *options: str, environ: dict[str, str] | None = None) -> Report:
-    with open(os.devnull, "w") as nowhere:
-        return await engine_benchmark.measure(parse([f"-m={path}", *options], {}), environ or {}, Lines(1, nowhere))
+async def measured(
+    path: Path, *options: str, environ: dict[str, str] | None = None, stream: TextIO | None = None
+) -> Report:
+    shown = Lines(1, stream or io.StringIO())
+    return await engine_benchmark.measure(parse([f"-m={path}", *options], {}), environ or {}, shown)
 
 
 async def test_steps_take_the_time_that_the_engine_takes(tmp_path: Path) -> None:
@@ -41,19 +46,21 @@ async def test_steps_take_the_time_that_the_engine_takes(tmp_path: Path) -> None
     assert [level.load.value for level in (one, four)] == [1, 4] and len(four.runs) == 3
     for level in (one, four):
         token = level.spread["decode_token_ms"]
-        assert 1e3 * STEP <= token.p50 < 1.5e3 * STEP
-        assert level.spread["decode_total_ms"].p50 == pytest.approx(10 * token.p50, rel=0.2)
-        assert 1e3 * STEP <= level.spread["prefill_ms"].p50 < 4e3 * STEP
-    assert four.spread["decode_tokens_per_second"].p50 == pytest.approx(4 / STEP, rel=0.4)
+        assert 1e3 * STEP <= token.lowest <= token.p50 < BUSY * 1e3 * STEP
+        assert level.spread["decode_total_ms"].mean == pytest.approx(10 * token.mean)
+        assert 1e3 * STEP <= level.spread["prefill_ms"].p50 < 2 * BUSY * 1e3 * STEP
+        tokens = level.load.value / STEP
+        assert tokens / BUSY < level.spread["decode_tokens_per_second"].p50 <= tokens
 
 
 async def test_an_engine_that_dies_ends_the_report_with_what_was_measured(tmp_path: Path) -> None:
     with running_engine(tmp_path, f"--step-seconds={STEP}") as engine:
         async with connected(engine):
             pass
-        environ = {transport.TOKEN_VARIABLE: engine.token}
-        running = asyncio.create_task(measured(engine.path, "-b", "1", "2", "-r=1", "-w=0", "-d=60", environ=environ))
-        await asyncio.sleep(60 * STEP * 1.5)
+        environ, shown = {transport.TOKEN_VARIABLE: engine.token}, io.StringIO()
+        options = ("-b", "1", "2", "-r=1", "-w=0", "-d=60")
+        running = asyncio.create_task(measured(engine.path, *options, environ=environ, stream=shown))
+        await until(lambda: "batch size 1, run 1 of 1" in shown.getvalue())
         os.kill(engine.process.pid, signal.SIGKILL)
         report = await running
     assert report.failure == "the engine stopped" and [level.load.value for level in report.levels] == [1]

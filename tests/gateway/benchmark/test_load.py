@@ -21,7 +21,6 @@ from gateway.benchmark.sender import Sender
 from tests.gateway.benchmark.fake_server import Answers, FakeServer, Script, stream
 
 STALL = 1.0  # seconds
-SLACK = 0.25  # by which a busy machine may be late
 
 
 @asynccontextmanager
@@ -70,12 +69,11 @@ async def test_a_closed_loop_ends_with_its_duration_and_waits_for_what_is_in_fli
 
 async def test_an_open_loop_sends_on_time_while_the_server_stalls() -> None:
     """And the times of those that are sent meanwhile hold all of their wait: nothing is omitted."""
-    due = [0.05 * number for number in range(20)]
+    due = [0.025 * number for number in range(20)]
     async with sending(lambda number, _: stream(2, wait=STALL)) as (sender, server):
         answers = await open_loop(sender, asked(), due)
-    gaps = np.diff(server.arrivals)
-    assert server.arrivals[-1] - server.arrivals[0] == pytest.approx(due[-1], abs=SLACK), "sent while none was answered"
-    assert np.median(gaps) == pytest.approx(0.05, abs=0.02)
+    assert 0.3 < server.arrivals[-1] - server.arrivals[0] < STALL, "all are sent before the first is answered"
+    assert np.median(np.diff(server.arrivals)) == pytest.approx(0.025, abs=0.015)
     assert all(answer.complete and answer.ttft >= STALL for answer in answers)
 
 
@@ -86,7 +84,6 @@ async def test_times_of_an_open_loop_count_from_when_a_request_was_due() -> None
         await asyncio.sleep(0.05)
         time.sleep(0.4)  # what a client should not do
         answers = await running
-    assert answers[0].ttft < 0.2
     late = [answer.late for answer in answers[1:]]
     assert late == sorted(late, reverse=True) and late[0] > 0.2, "the first was due long before the others"
     assert all(answer.ttft >= answer.late for answer in answers)

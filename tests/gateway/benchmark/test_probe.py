@@ -57,7 +57,7 @@ async def test_a_server_that_refuses_ignore_eos_is_not_sent_it() -> None:
         ({}, (), False, None, "neither /v1/models nor TGI's /info: add --api"),
         ({}, ("--api=openai",), False, None, "names no model on /v1/models: add --model"),
         (TGI, ("--api=tgi",), True, None, "chats cannot be sent to /generate_stream"),
-        (OPENAI, (), False, Script(401, body="no"), "refuses the key .401.: set API_KEY"),
+        (OPENAI, (), False, Script(401, body="no"), r"refuses the key \(401\): set API_KEY"),
     ],
 )
 async def test_what_cannot_be_measured_is_said(
