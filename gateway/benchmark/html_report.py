@@ -32,12 +32,12 @@ PERCENTILES = ("p50", "p90", "p99")
 def page(report: Report) -> str:
     of = report.facts.get("server", {}).get("url") or report.facts.get("engine", {}).get("model", "")
     parts = [f"<h1>Benchmark of {escape(str(of))}</h1>"]
-    parts += [f'<p class="verdict">{escape(report.verdict)}</p>'] if report.verdict else []
+    parts += [f'<p class="verdict">{escape(report.verdict)}.</p>'] if report.verdict else []
     parts += [f'<p class="warning">Warning: {escape(each)}.</p>' for each in report.warnings]
     parts += (
         [f'<p class="warning">The measurement ended early: {escape(report.failure)}.</p>'] if report.failure else []
     )
-    parts += [*_plots(report)]
+    parts += ['<div class="plots">', *_plots(report), "</div>"]
     captions = ("What was asked", "Times" if report.kind == "engine" else "Rates", "Throughput", "")
     if report.kind == "server":
         captions = ("What was asked", "Rates", "Times", "")
@@ -93,8 +93,9 @@ def _table(caption: str, columns: Sequence[str], rows: Rows) -> str:
         f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(each)}</td>" for each in row[1:])}</tr>'
         for row in rows
     )
+    kind = "texts" if columns[-1] == "Value" else "numbers"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.benchmark.connection import Connection, ConnectionLost, OnData, Reply
 
 CONNECT_SECONDS = 30.0
+GET_SECONDS = 30.0  # of a document, which needs no model
 
 
 class Unreachable(Exception):
@@ -44,8 +45,12 @@ class HttpClient:
         self._idle: list[Connection] = []
 
     async def get(self, target: str) -> Reply:
-        """Raises Unreachable or ConnectionLost."""
-        return await self._request("GET", target, b"", None)
+        """Raises Unreachable, also if there is no answer for `GET_SECONDS`, or ConnectionLost."""
+        try:
+            async with asyncio.timeout(GET_SECONDS):
+                return await self._request("GET", target, b"", None)
+        except TimeoutError:
+            raise Unreachable(f"no answer to GET {target} within {GET_SECONDS:g} s") from None
 
     async def post(self, target: str, body: Mapping[str, Any], on_data: OnData | None = None) -> Reply:
         """Send `body` as JSON; an event stream goes to `on_data`, in parts. Raises Unreachable or ConnectionLost."""

@@ -17,7 +17,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(report: Report) -> str:
-    parts = [f"**{report.verdict[0].upper()}{report.verdict[1:]}.**"] if report.verdict else []
+    parts = [f"**{report.verdict}.**"] if report.verdict else []
     parts += [table(*each) for each in tables(report)]
     parts += [f"> Warning: {each}." for each in report.warnings]
     parts += [f"> The measurement ended early: {report.failure}."] if report.failure else []

@@ -1,5 +1,6 @@
 """Which API a server speaks, which model it has, and whether it knows `ignore_eos`: found out by asking it."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from gateway.benchmark.http_client import HttpClient, Unreachable
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
+from gateway.benchmark.sender import TIMEOUT
 
 TGI_ROUTER = "text-generation-router"
 UNKNOWN_FIELD = (400, 422)
@@ -42,7 +44,15 @@ async def probe(client: HttpClient, options: BenchmarkOptions, *, chats: bool) -
     if not model:
         raise NoServer("the server names no model on /v1/models: add --model")
     kind = Chat if api == "chat" or chats else Completions
-    return kind(model, sampling, lengths=await _takes_lengths(client, kind(model, sampling, lengths=True)))
+    asking = kind(model, sampling, lengths=True)
+    try:
+        async with asyncio.timeout(options.timeout or TIMEOUT):
+            lengths = await _takes_lengths(client, asking)
+    except TimeoutError:
+        raise NoServer(
+            f"{client.url} does not answer a first request within {options.timeout or TIMEOUT:g} s"
+        ) from None
+    return kind(model, sampling, lengths=lengths)
 
 
 async def _api(client: HttpClient, models: Any, info: Any, *, chats: bool) -> str:

@@ -67,6 +67,6 @@ class Report:
         if not self.slo:
             return ""
         what = "requests a second" if any(each.load.kind == "rate" for each in self.levels) else "users"
-        if self.knee is None:
-            return f"serves no load of those tried within the SLO ({self.slo}, {self.slo_share:.0%} of answers)"
-        return f"serves {self.knee:g} {what} within the SLO ({self.slo}, {self.slo_share:.0%} of answers)"
+        served = "no load of those tried" if self.knee is None else f"{self.knee:g} {what}"
+        served = served.replace("1 users", "1 user") if self.knee == 1 else served
+        return f"Serves {served} within the SLO ({self.slo}, {self.slo_share:.0%} of answers)"

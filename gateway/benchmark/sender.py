@@ -68,7 +68,7 @@ class Sender:
             answer.ended = True
             return
         try:
-            event = json.loads(data)
+            event = json.loads(data.decode())  # of bytes it would have to find out their encoding
             self._dialect.read(event, answer, now)
         except (ValueError, TypeError, AttributeError, KeyError):
             answer.fail(Outcome.BROKEN, f"an event that cannot be read: {_text(data)}")

@@ -12,8 +12,8 @@ main { max-width: 1360px; margin: auto; padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
 .verdict { font-size: 1.25rem; font-weight: 600; }
 .warning { border-left: 4px solid var(--alarm); padding-left: .75rem; }
-figure { display: inline-block; vertical-align: top; box-sizing: border-box; width: min(100%, 640px);
-  margin: 0 1rem 1rem 0; padding: .75rem; background: var(--panel); border-radius: 8px; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 460px), 1fr)); gap: 1rem; }
+figure { margin: 0; padding: .75rem; min-width: 0; background: var(--panel); border-radius: 8px; }
 figcaption, caption { font-weight: 600; text-align: left; padding-bottom: .25rem; }
 figure > svg { width: 100%; height: auto; }
 svg text { fill: var(--faint); font-size: 13px; }
@@ -30,5 +30,5 @@ table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tab
 th, td { padding: .25rem .75rem; border-bottom: 1px solid var(--grid); text-align: right; white-space: nowrap; }
 th:first-child { text-align: left; }
 tbody th { font-weight: 400; }
-td:only-of-type { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.texts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 """

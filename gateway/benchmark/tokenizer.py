@@ -15,8 +15,9 @@ def tokenizer(options: BenchmarkOptions) -> Tokenizer | None:
     if name is None:
         return None
     directory = Path(name).expanduser()
+    directory = directory if directory.is_dir() else _fetched(name, options.revision)
     try:
-        return Tokenizer.load(directory if directory.is_dir() else _fetched(name, options.revision))
+        return Tokenizer.load(directory)
     except FileNotFoundError:
         raise UsageError(f"--tokenizer-name {name}: there is no {FILE}") from None
     except (OSError, ValueError) as error:
@@ -26,4 +27,8 @@ def tokenizer(options: BenchmarkOptions) -> Tokenizer | None:
 def _fetched(name: str, revision: str) -> Path:
     from huggingface_hub import hf_hub_download  # half a second that most calls do not need
 
-    return Path(hf_hub_download(name, FILE, revision=revision)).parent
+    try:
+        return Path(hf_hub_download(name, FILE, revision=revision)).parent
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"--tokenizer-name {name} is no directory, and not on the hub: {reason}") from None

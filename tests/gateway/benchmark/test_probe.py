@@ -1,5 +1,6 @@
 """How a server is found out: by what it answers, and what its owner is told where that is not enough."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -49,6 +50,17 @@ async def test_a_server_that_refuses_ignore_eos_is_not_sent_it() -> None:
     assert "ignore_eos" not in dialect.body(Prompt("hello"))
     assert dialect.body(Prompt("hello"))["model"] == "fake"
     assert (await found(OPENAI)).body(Prompt("hello"))["ignore_eos"] is True
+
+
+async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoServer, match=r"does not answer a first request within 0\.2 s"):
+        await found(OPENAI, "--timeout=0.2", answer=stream(1, wait=5.0))
+    monkeypatch.setattr("gateway.benchmark.http_client.GET_SECONDS", 0.2)
+    hanging = await asyncio.start_server(lambda reader, writer: asyncio.sleep(5), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
+    with pytest.raises(NoServer, match=r"cannot be reached: no answer to GET /v1/models within 0\.2 s"):
+        await probe(HttpClient(url), parse([f"--url={url}"], {}), chats=False)
+    hanging.close()
 
 
 @pytest.mark.parametrize(

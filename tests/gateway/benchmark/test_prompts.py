@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.benchmark.command_line import parse
+from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.prompts import prompts
+from gateway.benchmark.tokenizer import tokenizer as find_tokenizer
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.options.option import UsageError
 from tests.tiny import tokenizer as tiny_tokenizer
@@ -45,6 +47,22 @@ def test_prompts_of_a_group_share_their_first_tokens(tokenizer: Tokenizer) -> No
     assert {len(each) for each in ids} <= {31, 32, 33}
     assert len({tuple(each[:23]) for each in ids}) == 3
     assert len({tuple(each) for each in ids}) > 50
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def options(name: str) -> BenchmarkOptions:
+        return parse(["--url=http://x", f"-t={name}"], {})
+
+    with pytest.raises(UsageError, match=r"--tokenizer-name .*: there is no tokenizer\.json"):
+        find_tokenizer(options(str(tmp_path)))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"--tokenizer-name .*not a readable tokenizer"):
+        find_tokenizer(options(str(tmp_path)))
+    with pytest.raises(UsageError, match="--tokenizer-name no/such/model is no directory, and not on the hub: ."):
+        find_tokenizer(options("no/such/model"))
+    tiny_tokenizer().save_pretrained(tmp_path)
+    assert find_tokenizer(options(str(tmp_path))) is not None
+    assert find_tokenizer(parse([], {})) is None
 
 
 def test_a_file_says_prompts_or_chats_and_their_lengths(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_answer_of_one_token_leaves_the_decode_empty() -> None:
 
 def test_the_tables_of_a_server_tell_failures_and_the_knee() -> None:
     text = re.sub(" +", " ", markdown(server_report()))
-    assert text.startswith("**Serves 1 users within the SLO (ttft=15ms, 95% of answers).**")
+    assert text.startswith("**Serves 1 user within the SLO (ttft=15ms, 95% of answers).**")
     assert "| 6 | 6 | 1 | 1 | 60 | 48 | 2 | 18 | 2 | 144 | 54 | 75.0% |" in text
     assert "| 4 | TTFT, ms | 60 | 20 | 60 | 76 | 79.6 |" in text
     assert f"> Warning: {EVIL}." in text and "> The measurement ended early: it died." in text

@@ -59,8 +59,10 @@ async def test_a_server_that_serves_nobody_has_no_knee() -> None:
 def test_the_knee_is_told_in_words() -> None:
     level = Level(Load("concurrency", 48))
     report = Report("server", {}, {}, [level], slo="ttft=500ms", slo_share=0.95, knee=48.0)
-    assert report.verdict == "serves 48 users within the SLO (ttft=500ms, 95% of answers)"
+    assert report.verdict == "Serves 48 users within the SLO (ttft=500ms, 95% of answers)"
+    report.knee = 1.0
+    assert report.verdict.startswith("Serves 1 user within")
     report.knee = None
-    assert report.verdict.startswith("serves no load of those tried")
+    assert report.verdict.startswith("Serves no load of those tried")
     report.levels, report.knee = [Level(Load("rate", 2.5))], 2.5
-    assert report.verdict.startswith("serves 2.5 requests a second")
+    assert report.verdict.startswith("Serves 2.5 requests a second")
