@@ -2,9 +2,9 @@
 
 python -m tests.bench.load_clients [--vllm PYTHON SOURCES] [--guidellm COMMAND] [--rounds 8] [--url URL]
 
-Both are installed elsewhere: of vLLM the files of its package and what `vllm/benchmarks/serve.py` imports are enough, no
-GPU and no kernels. Without --url the server is the launcher with the mock engine, whose steps take 20 ms. Numbers have
-the same definitions, but guidellm's have other names: its inter-token latency is TPOT.
+Both are installed elsewhere: of vLLM the files of its package and what `vllm/benchmarks/serve.py` imports are enough,
+without a GPU or kernels. Without --url the server is the launcher with the mock engine, whose steps take 20 ms. Numbers
+have the same definitions, but guidellm's have other names: its inter-token latency is TPOT.
 """
 
 import argparse
@@ -47,8 +47,8 @@ def vllm(python: str, sources: str, url: str, directory: Path) -> Numbers:
     server = ("--backend=openai", f"--base-url={url}", "--endpoint=/v1/completions", "--model=mock/model")
     load = (f"--num-prompts={REQUESTS}", f"--max-concurrency={USERS}", "--num-warmups=4", "--ignore-eos")
     out = ("--save-result", "--result-filename=vllm.json", "--disable-tqdm", "--percentile-metrics=ttft,tpot,itl,e2el")
-    run(python, "-c", VLLM, sources, *server, f"--tokenizer={directory}", "--dataset-name=random", *lengths, *load, *out,
-        directory=directory)  # fmt: skip
+    prompts = (f"--tokenizer={directory}", "--dataset-name=random", *lengths)
+    run(python, "-c", VLLM, sources, *server, *prompts, *load, *out, directory=directory)
     found = json.loads((directory / "vllm.json").read_text())
     assert found["completed"] == REQUESTS, found
     theirs = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}

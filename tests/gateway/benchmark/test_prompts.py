@@ -49,6 +49,10 @@ def test_prompts_of_a_group_share_their_first_tokens(tokenizer: Tokenizer) -> No
     assert len({tuple(each) for each in ids}) > 50
 
 
+def unreachable(*_: object, **__: object) -> None:
+    raise OSError("gone\nfor many reasons")
+
+
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def options(name: str) -> BenchmarkOptions:
         return parse(["--url=http://x", f"-t={name}"], {})
@@ -58,7 +62,8 @@ def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UsageError, match=r"--tokenizer-name .*not a readable tokenizer"):
         find_tokenizer(options(str(tmp_path)))
-    with pytest.raises(UsageError, match="--tokenizer-name no/such/model is no directory, and not on the hub: ."):
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
+    with pytest.raises(UsageError, match=r"--tokenizer-name no/such/model is no directory, and not on the hub: gone$"):
         find_tokenizer(options("no/such/model"))
     tiny_tokenizer().save_pretrained(tmp_path)
     assert find_tokenizer(options(str(tmp_path))) is not None
