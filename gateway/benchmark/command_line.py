@@ -5,6 +5,7 @@ The command line wins over the environment. An empty environment variable counts
 
 import argparse
 import dataclasses
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,11 @@ from jaxengine.options.option import UsageError, flag, read
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:
-    """Raises UsageError: a value is wrong, two contradict each other, or an option is unknown."""
+    """Each call draws a seed if none is given.
+
+    Raises:
+        UsageError: a value is wrong, two contradict each other, or an option is unknown.
+    """
     given = vars(_parser().parse_args(argv))
     settings: dict[str, Any] = {}
     for row in dataclasses.fields(BenchmarkOptions):
@@ -23,6 +28,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:
             settings[row.name] = _read(row, flag(row.name), value)
         elif row.metadata["in_environment"] and environ.get(variable):
             settings[row.name] = _read(row, variable, environ[variable])
+    settings.setdefault("seed", secrets.randbits(31))
     return BenchmarkOptions(**settings)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -112,12 +113,18 @@ def level(load: Load, batches: list[Batch]) -> Level:
 
 
 def _request(options: BenchmarkOptions, description: pb.Description, chance: random.Random) -> pb.Generate:
-    """Random ids, so that no page of the prompt is in the prefix cache."""
+    """Random ids, with a salt that no other request has: no page of the prompt is in the prefix cache."""
     low, high = int(description.vocab_size * LOW), max(1, int(description.vocab_size * HIGH))
     prompt = [chance.randrange(low, high) for _ in range(options.sequence_length)]
     sampling = Sampling(options).engine()
     sampling.seed = chance.getrandbits(64)
-    return pb.Generate(prompt=prompt, max_new_tokens=options.decode_length, ignore_eos=True, sampling=sampling)
+    return pb.Generate(
+        prompt=prompt,
+        max_new_tokens=options.decode_length,
+        ignore_eos=True,
+        sampling=sampling,
+        cache_salt=secrets.token_bytes(16),
+    )
 
 
 def _facts(socket: Path, description: pb.Description) -> dict[str, object]:

@@ -144,7 +144,12 @@ class BenchmarkOptions:
         "in requests a second; with --compare if throughput is surely less than so many times A's",
         in_environment=False,
     )
-    seed: int = option(0, values.whole(0), "of prompts and times", in_environment=False)
+    seed: int | None = option(
+        None,
+        values.whole(0),
+        "of prompts and times; drawn if not given, lest a prefix cache knows them from an earlier call",
+        in_environment=False,
+    )
 
     def __post_init__(self) -> None:
         if self.compare and len(self.compare) != 2:

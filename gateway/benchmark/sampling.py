@@ -54,7 +54,7 @@ class Sampling:
             frequency_penalty=options.frequency_penalty or 0.0,
             frequency_over_length=True,
             processed_logprobs=True,
-            seed=options.seed,
+            seed=options.seed or 0,
             top_logprobs=options.top_n_tokens or 0,
             watermark_gamma=GAMMA if options.watermark else 0.0,
             watermark_delta=DELTA if options.watermark else 0.0,

@@ -118,7 +118,7 @@ class ServerBenchmark:
         began = perf_counter()
         if load.kind == "rate":
             requests = options.requests or REQUESTS_AT_A_RATE
-            seed = options.seed + self._number
+            seed = (options.seed or 0) + self._number
             due = scheduled(load.value, options.burstiness or 1.0, seed, requests, options.duration)
             answers = await open_loop(sender, self._prompts, due)
         else:

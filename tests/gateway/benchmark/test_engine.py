@@ -53,6 +53,16 @@ async def test_steps_take_the_time_that_the_engine_takes(tmp_path: Path) -> None
         assert tokens / BUSY < level.spread["decode_tokens_per_second"].p50 <= tokens
 
 
+async def test_no_prompt_is_in_the_engines_prefix_cache(tmp_path: Path) -> None:
+    with running_engine(tmp_path, "--prefix-pages=1000", "--page-size=4") as engine:
+        async with connected(engine):
+            pass
+        write_token(engine.path.parent, engine.token)
+        reports = [await measured(engine.path, "-b=4", "-r=2", "-s=32", "--seed=1") for _ in range(2)]
+    for report in reports:
+        assert [level.totals["cached_tokens"] for level in report.levels] == [0] and not report.warnings
+
+
 async def test_an_engine_that_dies_ends_the_report_with_what_was_measured(tmp_path: Path) -> None:
     with running_engine(tmp_path, f"--step-seconds={STEP}") as engine:
         async with connected(engine):

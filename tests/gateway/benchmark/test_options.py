@@ -16,6 +16,11 @@ def test_the_defaults_are_tgis() -> None:
     assert str(options.master_shard_uds_path) == "/tmp/text-generation-server-0" and options.revision == "main"
 
 
+def test_a_seed_is_drawn_unless_it_is_given() -> None:
+    assert parse([], {}).seed != parse([], {}).seed is not None
+    assert parse(["--seed=5"], {}).seed == 5
+
+
 def test_tgis_letters_are_understood() -> None:
     options = parse(
         ["-t=name", "-b=1", "-b", "2", "-s=3", "-d4", "-r=5", "-w=6", "-m=/x", "--do-sample", "--watermark"], {}
@@ -39,6 +44,7 @@ def test_tgis_variables_are_read_and_the_command_line_wins() -> None:
         tokenizer_name="t", revision="r", sequence_length=11, decode_length=12, runs=1, warmups=14,
         master_shard_uds_path=options.master_shard_uds_path, temperature=0.5, top_k=15, top_p=0.6, typical_p=0.7,
         repetition_penalty=1.1, frequency_penalty=0.2, watermark=True, do_sample=True, top_n_tokens=16,
+        seed=options.seed,
     )  # fmt: skip
     assert parse([], {"RUNS": ""}).runs == 10
 
