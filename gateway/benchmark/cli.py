@@ -20,13 +20,13 @@ from gateway.benchmark.live import live
 from gateway.benchmark.markdown import markdown, table
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.probe import NoServer
-from gateway.benchmark.report import Report
+from gateway.benchmark.report import INTERRUPTED, Report
 from gateway.benchmark.values import FORMATS
 from jaxengine.options.option import UsageError
 from jaxengine.telemetry.logs import USAGE, fail
 
 BELOW = 1
-INTERRUPTED = 130
+INTERRUPT = 130  # as of a shell whose command ended with SIGINT
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except (UsageError, NoServer, NoEngine) as error:
         return fail(str(error), USAGE)
     except KeyboardInterrupt:
-        return fail("interrupted", INTERRUPTED)
+        return fail(INTERRUPTED, INTERRUPT)
     except BrokenPipeError:  # whoever read our output has gone
         return os.EX_IOERR
 
@@ -55,7 +55,7 @@ def _measure(options: BenchmarkOptions, environ: Mapping[str, str]) -> int:
     texts = {"md": markdown, "json": json_report.written, "html": page}
     _write(options, {name: texts[name](report) for name in _formats(options)})
     if report.failure:
-        return fail(report.failure, USAGE)
+        return fail(report.failure, INTERRUPT if report.failure == INTERRUPTED else USAGE)
     best = _best(report)
     if options.fail_below is not None and best < options.fail_below:
         return fail(f"{best:.6g} is below --fail-below {options.fail_below:g}", BELOW)

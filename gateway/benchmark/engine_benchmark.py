@@ -16,7 +16,7 @@ from gateway.benchmark.engine_socket import NoEngine, find
 from gateway.benchmark.live import Live
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.parameters import engine_parameters
-from gateway.benchmark.report import Level, Load, Report
+from gateway.benchmark.report import INTERRUPTED, Level, Load, Report
 from gateway.benchmark.sampling import Sampling
 from gateway.engine.client import EngineClient
 from jaxengine.options.option import UsageError
@@ -40,6 +40,8 @@ async def measure(options: BenchmarkOptions, environ: Mapping[str, str], live: L
                 report.levels.append(await _level(client, options, description, size, live))
         except BatchFailed as error:
             report.failure = str(error)
+        except asyncio.CancelledError:  # what was measured is reported
+            report.failure = INTERRUPTED
         report.facts["compiles after warm-up"] = client.stats.compiles_after_warmup
         report.warnings += _warnings(report, description)
     return report

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.benchmark.distribution import Distribution
 
+INTERRUPTED = "it was interrupted"  # by Ctrl-C
 FORMAT = 1  # of the JSON; raised when a field changes its meaning
 
 

@@ -1,5 +1,6 @@
 """Loads on a server over HTTP, one after another, each with runs to warm up and runs that count."""
 
+import asyncio
 import resource
 from collections.abc import Iterator
 from time import perf_counter
@@ -16,7 +17,7 @@ from gateway.benchmark.parameters import server_parameters
 from gateway.benchmark.probe import NoServer, probe
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.prompts import prompts
-from gateway.benchmark.report import Level, Load, Report
+from gateway.benchmark.report import INTERRUPTED, Level, Load, Report
 from gateway.benchmark.schedule import scheduled
 from gateway.benchmark.sender import TIMEOUT, Sender
 from gateway.benchmark.server_warnings import warnings
@@ -92,6 +93,8 @@ class ServerBenchmark:
                     await measured(load)
         except Gone:
             pass
+        except asyncio.CancelledError:  # what was measured is reported
+            report.failure = INTERRUPTED
 
     def _loads(self) -> list[Load]:
         if self._options.rate:

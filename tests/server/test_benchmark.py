@@ -4,6 +4,7 @@ over HTTP by each API.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -78,6 +79,22 @@ def test_a_server_is_measured_by_each_api(server: Server, tiny_model: Path, api:
             assert totals["prompt_tokens"] == 12 * totals["complete"]
     assert found["knee"] == 4 and found["facts"]["server"]["info"]["max_total_tokens"]
     assert found["facts"]["metrics"]["grown"]["compiles_after_warmup"] == 0
+
+
+@pytest.mark.parametrize("over", ["socket", "http"])
+def test_what_was_measured_until_an_interrupt_is_reported(server: Server, over: str) -> None:
+    where = ("-m", directory(server)) if over == "socket" else ("--url", server.url)
+    command = [sys.executable, "-m", "gateway.benchmark.cli", *where, "-b", "1", "2", "-r=2", "-d=100", "--output=json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while " 1, run 2 of 2" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and err == "error: it was interrupted\n"
+    found = json.loads(out)
+    assert found["failure"] == "it was interrupted" and [each["load"]["value"] for each in found["levels"]] == [1]
 
 
 def test_shared_prefixes_are_found_in_the_servers_cache(server: Server, tiny_model: Path) -> None:
