@@ -58,7 +58,7 @@ FLOORS = {
         {"checkpoint", "compose", "drafters"},
         {"families", "tokenizer", "hf", "quantized", "adapters"},
         {"config", "mapping", "cache"},
-        {"formats"},
+        {"formats", "progress"},
         {"errors", "announce"},
     ),
 }

@@ -18,7 +18,7 @@ def configure(json_output: bool, level: str = "info", **fields: Any) -> None:
 
     Every line carries `fields`, which tell processes of one kind apart.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(fields) if json_output else TextFormatter(fields))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -35,6 +35,19 @@ def fail(message: str, code: int) -> int:
     else:
         print(f"error: {message}", file=sys.stderr, flush=True)
     return code
+
+
+class LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Lines of their own on a terminal too, where this or another process may be drawing a bar: it is wiped out first,
+    and drawn again when it moves.
+    """
+
+    WIPE = "\r\x1b[K"  # to the beginning of the line, which is then cleared
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.stream.isatty():
+            self.stream.write(self.WIPE)
+        super().emit(record)
 
 
 class Formatter(logging.Formatter):
