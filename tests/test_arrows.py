@@ -51,6 +51,7 @@ FLOORS = {
     ),
     "convert": (
         {"cli"},
+        {"arguments"},
         {"hub_checkpoint"},
         {"original", "outline"},
         {"source"},
@@ -169,7 +170,10 @@ def test_nothing_imports_the_gateway_but_llm_and_of_it_only_the_text_code() -> N
 def test_converters_know_of_the_engine_what_a_model_is() -> None:
     found = wrong(files("convert"), "jaxengine", but=("jaxengine.architecture",))
     entries = {"server.main", "quantize.quantize", "quantize.settings_of", "export.export_program", "plan.main"}
-    assert set(found) == {f"convert/cli.py imports jaxengine.{entry}" for entry in entries}  # some commands hand over
+    handed_over = {f"convert/cli.py imports jaxengine.{entry}" for entry in entries}
+    shared = {"option.UsageError", "parser.Parser", "suggestion.suggestion"}  # all commands speak alike
+    words = {f"convert/arguments.py imports jaxengine.options.{each}" for each in shared}
+    assert set(found) == handed_over | words | {"convert/cli.py imports jaxengine.options.option.UsageError"}
 
 
 def test_converters_do_not_compute() -> None:
