@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 logger = logging.getLogger("jaxengine")
 
@@ -33,7 +33,7 @@ def fail(message: str, code: int) -> int:
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logger.critical(message)
     else:
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        print(f"{wipe(sys.stderr)}error: {message}", file=sys.stderr, flush=True)
     return code
 
 
@@ -42,12 +42,14 @@ class LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
     and drawn again when it moves.
     """
 
-    WIPE = "\r\x1b[K"  # to the beginning of the line, which is then cleared
-
     def emit(self, record: logging.LogRecord) -> None:
-        if self.stream.isatty():
-            self.stream.write(self.WIPE)
+        self.stream.write(wipe(self.stream))
         super().emit(record)
+
+
+def wipe(stream: TextIO) -> str:
+    """What clears the line that a terminal is at: back to its beginning, and erased to its end."""
+    return "\r\x1b[K" if stream.isatty() else ""
 
 
 class Formatter(logging.Formatter):

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from jaxengine.telemetry.logs import LineHandler
+from jaxengine.telemetry.logs import LineHandler, wipe
 
 
 class Terminal(io.StringIO):
@@ -16,4 +16,5 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
 def test_a_line_wipes_out_a_bar_on_a_terminal_and_is_bare_in_a_file(stream: io.StringIO) -> None:
     LineHandler(stream).emit(logging.LogRecord("gateway", logging.INFO, "", 0, "listening", (), None))
-    assert stream.getvalue() == (LineHandler.WIPE if stream.isatty() else "") + "listening\n"
+    assert stream.getvalue() == wipe(stream) + "listening\n"
+    assert bool(wipe(stream)) is stream.isatty()
