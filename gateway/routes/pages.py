@@ -16,11 +16,13 @@ ASKED_EACH_TIME = "no-cache"
 @router.get("/")
 async def root(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The playground for a browser; probes and clients, which accept anything or JSON, get what `/health` says."""
-    if "text/html" in request.headers.get("accept", ""):
+    if accepts(request.headers.get("accept", ""), "text/html"):
         return _to_playground(gateway.options.root_path)
     if gateway.options.admin_exclusive:  # the probes are on the other port
         raise HTTPException(405, headers={"allow": "POST"})
-    return await health.ready(gateway)
+    answer = await health.ready(gateway)
+    answer.headers["vary"] = "accept"
+    return answer
 
 
 @router.get("/playground")
@@ -48,8 +50,22 @@ def _to_playground(root_path: str | None) -> Response:
     return RedirectResponse(f"{root_path}/playground" if root_path else "playground", 307, headers)
 
 
+def accepts(header: str, name: str) -> bool:
+    """Whether a list of preferences names `name`, and not to rule it out with a weight of 0 (RFC 9110, 12.4.2)."""
+    for entry in header.lower().split(","):
+        value, *parameters = (part.strip() for part in entry.split(";"))
+        if value == name:
+            weights = [each[2:] for each in parameters if each.startswith("q=")]
+            return not weights or weights[0].strip("0.") != ""
+    return False
+
+
 def _sent(request: Request, found: WebFile, kept: str) -> Response:
-    headers = {**HEADERS, "cache-control": kept, "vary": "accept-encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    packed = accepts(request.headers.get("accept-encoding", ""), "gzip")
+    tag = f'"{site().version}{"-gzip" if packed else ""}"'
+    headers = {**HEADERS, "cache-control": kept, "vary": "accept-encoding", "etag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if packed:
         return Response(found.packed, headers={**headers, "content-encoding": "gzip"}, media_type=found.media_type)
     return Response(found.content, headers=headers, media_type=found.media_type)

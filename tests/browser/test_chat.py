@@ -62,9 +62,9 @@ def end(page: Page) -> None:
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible(timeout=30_000)
 
 
-def set_most_tokens(page: Page, count: int) -> None:
-    page.get_by_label("Most tokens", exact=True).fill(str(count))
-    page.get_by_label("Most tokens", exact=True).blur()
+def set_max_tokens(page: Page, count: int) -> None:
+    page.get_by_label("Max tokens", exact=True).fill(str(count))
+    page.get_by_label("Max tokens", exact=True).blur()
 
 
 def answers(page: Page) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_browser_at_the_root_is_asked_for_the_key_once_and_no_url_ever_holds_i
 
 
 def test_an_answer_streams_with_its_figures(chat: Page) -> None:
-    set_most_tokens(chat, 40)
+    set_max_tokens(chat, 40)
     say(chat, "hello")
     expect(chat.locator(".message.assistant .markdown")).to_contain_text("hello", timeout=10_000)
     seen = answers(chat)[0]
@@ -116,7 +116,7 @@ def test_an_answer_streams_with_its_figures(chat: Page) -> None:
             strict=True,
         )
     )
-    assert figures["answer"] == "40 tokens" and figures["end"] == "cut at the most tokens"
+    assert figures["answer"] == "40 tokens" and figures["end"] == "reached max tokens"
     assert 0.5 / STEP < float(figures["speed"].removesuffix(" tok/s")) < 1.5 / STEP
     expect(chat.locator(".context")).to_contain_text("/ 2,048")
 
@@ -141,7 +141,7 @@ def test_stop_ends_the_work_in_the_engine_within_two_steps(page: Page, tmp_path:
 
 
 def test_editing_and_regenerating_make_branches_that_are_all_kept(chat: Page) -> None:
-    set_most_tokens(chat, 4)
+    set_max_tokens(chat, 4)
     say(chat, "first")
     end(chat)
     chat.get_by_role("button", name="Regenerate").click()
@@ -160,7 +160,7 @@ def test_editing_and_regenerating_make_branches_that_are_all_kept(chat: Page) ->
 
 
 def test_continue_goes_on_with_the_same_message(chat: Page) -> None:
-    set_most_tokens(chat, 6)
+    set_max_tokens(chat, 6)
     say(chat, "hello")
     end(chat)
     short = answers(chat)[0]
@@ -176,7 +176,7 @@ def test_continue_goes_on_with_the_same_message(chat: Page) -> None:
 
 
 def test_chats_live_in_this_browser_can_be_found_exported_and_imported(chat: Page, tmp_path: Path) -> None:
-    set_most_tokens(chat, 4)
+    set_max_tokens(chat, 4)
     chat.get_by_label("System prompt").fill("be brief")
     say(chat, "about lighthouses")
     end(chat)
@@ -214,7 +214,7 @@ def test_settings_are_sent_as_the_server_describes_them_and_wrong_ones_are_told(
         f"{described['minimum']:g}",
         f"{described['maximum']:g}",
     )
-    set_most_tokens(chat, 3)
+    set_max_tokens(chat, 3)
     field.fill("0.5")
     chat.get_by_role("button", name="Lock a seed").click()
     bodies: list[dict[str, object]] = []
@@ -237,7 +237,7 @@ def test_a_request_shown_as_code_runs_with_each_client_and_holds_no_key(
 ) -> None:
     words = 'it\'s "quoted" \\ and\nbroken'
     chat.goto(f"{chat.url}#{view}")
-    set_most_tokens(chat, 8)
+    set_max_tokens(chat, 8)
     chat.get_by_text("Stop texts").click()
     chat.get_by_label("Stop texts").fill("never\nat all")
     chat.get_by_label("Message" if view == "chat" else "Text to continue", exact=True).fill(words)
@@ -257,7 +257,7 @@ def test_a_request_shown_as_code_runs_with_each_client_and_holds_no_key(
 def test_axe_finds_no_serious_fault(chat: Page, scheme: str, width: int) -> None:
     chat.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     chat.set_viewport_size({"width": width, "height": 740})
-    set_most_tokens(chat, 8) if width > 1000 else None
+    set_max_tokens(chat, 8) if width > 1000 else None
     for view in ("chat", "completion", "compare", "tokens"):
         chat.goto(f"{chat.url.split('#')[0]}#{view}")
         expect(chat.locator(f'.tabs a[href="#{view}"]')).to_have_attribute("aria-current", "true")

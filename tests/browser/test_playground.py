@@ -34,7 +34,7 @@ def opened(page: Page, server: Server, view: str) -> Page:
 
 
 def complete(page: Page, tokens: int, temperature: float = 0) -> None:
-    for name, value in (("Most tokens", tokens), ("Temperature", temperature)):
+    for name, value in (("Max tokens", tokens), ("Temperature", temperature)):
         page.get_by_label(name, exact=True).fill(str(value))
         page.get_by_label(name, exact=True).blur()
     page.get_by_label("Text to continue").fill(PROMPT)
@@ -119,8 +119,8 @@ def test_two_columns_answer_one_prompt_with_one_seed_and_settings_of_their_own(p
     for side, temperature in (("A", "1.5"), ("B", "1.5")):
         column = page.get_by_role("region", name=f"Side {side}")
         column.get_by_label("Temperature", exact=True).fill(temperature)
-        column.get_by_label("Most tokens", exact=True).fill("12")
-        column.get_by_label("Most tokens", exact=True).blur()
+        column.get_by_label("Max tokens", exact=True).fill("12")
+        column.get_by_label("Max tokens", exact=True).blur()
     page.get_by_role("button", name="Run both").click()
     expect(page.locator(".side .figures", has_text="end")).to_have_count(2, timeout=60_000)
     first, second = page.locator(".side .markdown").all_inner_texts()

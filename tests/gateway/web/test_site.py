@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.routes.pages import accepts
 from gateway.web import __file__ as package
 from gateway.web.site import site
 from tests.gateway.fixtures import serve
@@ -105,3 +106,30 @@ async def test_disabled_pages_do_not_exist_and_the_root_is_a_probe_to_everyone()
         root = await app.http.get("/", headers=BROWSER)
     assert {each.status_code for each in answers} == {404}
     assert (root.status_code, root.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+        ("gzip;q=0.001", True),
+        ("xgzip", False),
+        ("", False),
+        ("*", False),
+    ],
+)
+def test_a_preference_counts_unless_its_weight_is_nothing(header: str, named: bool) -> None:
+    assert accepts(header, "gzip") is named
+
+
+async def test_a_page_that_the_browser_has_is_not_sent_again() -> None:
+    async with serve() as app:
+        first = await app.http.get("/playground", headers=BROWSER)
+        again = await app.http.get("/playground", headers={**BROWSER, "if-none-match": first.headers["etag"]})
+        plain = await app.http.get(
+            "/playground", headers={"accept-encoding": "identity", "if-none-match": first.headers["etag"]}
+        )
+    assert (first.status_code, again.status_code, again.content, plain.status_code) == (200, 304, b"", 200)

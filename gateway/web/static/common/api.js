@@ -21,30 +21,36 @@ export async function text(path, signal) {
   return (await send(path, undefined, signal)).text();
 }
 
-/** Each JSON event of a stream, until it ends or `signal` aborts it. Raises ApiError, also for an error within. */
-export async function* stream(path, body, signal) {
-  const response = await send(path, body, signal);
+/**
+ * Each JSON event of a stream, until it ends or `signal` aborts it. `sent` is called when the request goes out, again if
+ * a key had to be asked for. Raises ApiError, also for an error within, and for an end without a last event.
+ */
+export async function* stream(path, body, signal, sent) {
+  const response = await send(path, body, signal, sent);
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new ApiError(event.error.code ?? 500, wording(event));
     yield event;
   }
+  throw new ApiError(502, "The answer broke off: the connection ended before it did");
 }
 
-async function send(path, body, signal) {
+async function send(path, body, signal, sent) {
   for (;;) {
+    const used = key();
+    sent?.();
     const response = await fetch(path, {
       method: body === undefined ? "GET" : "POST",
       headers: headers(body),
       body: body === undefined ? undefined : JSON.stringify(body),
       signal,
-      credentials: "omit",
+      credentials: "same-origin", // of a proxy that asks for a login; the server itself sets no cookies
       cache: "no-store",
     });
     if (response.ok) return response;
     if (response.status !== 401) throw await refusal(response);
-    await askForKey();
+    if (used === key()) await askForKey(); // else another call has asked meanwhile
     if (signal?.aborted) throw signal.reason;
   }
 }

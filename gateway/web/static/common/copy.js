@@ -6,11 +6,13 @@ export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const field = document.createElement("textarea");
   field.value = text;
+  const before = document.activeElement;
   (document.querySelector("dialog[open]") ?? document.body).append(field);
   field.select();
-  document.execCommand("copy");
+  const done = document.execCommand("copy");
   field.remove();
-  return undefined;
+  before?.focus();
+  return done ? undefined : Promise.reject(new Error("this browser lets no page copy"));
 }
 
 /** `text` gives what is copied. */

@@ -12,7 +12,7 @@ const PAGES = [
 export function Frame({ name, model, aside, children }) {
   const shown = PAGES.filter(([path]) => path !== "docs" || key() === null); // a link carries no key
   return html`
-    <a class="skip" href="#main">Skip to the content</a>
+    <button type="button" class="skip" onClick=${() => document.querySelector("#main").focus()}>Skip to the content</button>
     <header class="bar">
       <nav aria-label="Pages">
         ${shown.map(
@@ -20,7 +20,7 @@ export function Frame({ name, model, aside, children }) {
             html`<a key=${path} href=${path} aria-current=${path === name ? "page" : null}>${title}</a>`,
         )}
       </nav>
-      <span class="model" title=${model ?? ""}>${model ?? ""}</span>
+      <span class="model" title=${typeof model === "string" ? model : null}>${model ?? ""}</span>
       <div class="aside">${aside}</div>
     </header>
     <main id="main" tabindex="-1">${children}</main>

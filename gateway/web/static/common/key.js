@@ -2,8 +2,8 @@
 import { html, useEffect, useRef, useState } from "./ui.js";
 
 const NAME = "api-key";
+const SENDABLE = /^[\x21-\x7e]+$/; // what a header can carry
 let memory = null; // where the browser refuses storage
-const listeners = new Set();
 
 /** The key of this tab; null without one. */
 export function key() {
@@ -14,59 +14,77 @@ export function key() {
   }
 }
 
-export function keep(value) {
+function keep(value) {
   memory = value;
   try {
-    value === null ? sessionStorage.removeItem(NAME) : sessionStorage.setItem(NAME, value);
+    sessionStorage.setItem(NAME, value);
   } catch {
     // it is in memory
   }
 }
 
-let asked = null; // a promise while the dialog is open, so that many refused calls ask once
-let pending = null; // what resolves it, for a dialog that is not there yet
+let question = null; // {answered, resolve, reject} while the key is asked for, so that many refused calls ask once
+let open = () => {}; // the dialog, once it is there
 
-/** Ask the user for a key, because the server refused the one that was sent; resolves when one is given. */
+/**
+ * Ask the user for a key, because the server refused the one that was sent, or that there was none. Resolves when one is
+ * given. Raises Error if the user closes the dialog.
+ */
 export function askForKey() {
-  asked ??= new Promise((resolve) => {
-    pending = resolve;
-    for (const listener of listeners) listener(resolve);
-  }).finally(() => (asked = pending = null));
-  return asked;
+  if (!question) {
+    question = {};
+    question.answered = new Promise((resolve, reject) => Object.assign(question, { resolve, reject }));
+    open();
+  }
+  return question.answered;
+}
+
+function answer(value) {
+  const asked = question;
+  question = null;
+  if (value === null) return asked?.reject(new Error("The server asks for an API key, and none was given"));
+  keep(value);
+  return asked?.resolve();
 }
 
 /** The dialog that `askForKey` opens. One a page. */
 export function KeyDialog() {
   const dialog = useRef(null);
   const input = useRef(null);
-  const [answer, setAnswer] = useState(null);
-  const [refused, setRefused] = useState(false);
+  const [problem, setProblem] = useState(null);
+  const given = useRef(false);
   useEffect(() => {
-    const open = (resolve) => setAnswer(() => resolve);
-    listeners.add(open);
-    if (pending) open(pending);
-    return () => listeners.delete(open);
+    open = () => {
+      setProblem(given.current ? "The server refused that key." : null);
+      given.current = false;
+      dialog.current.showModal();
+    };
+    if (question) open(); // it was asked for before this was drawn
+    return () => (open = () => {});
   }, []);
-  useEffect(() => {
-    if (answer && !dialog.current.open) dialog.current.showModal();
-  }, [answer]);
   const submit = (event) => {
     event.preventDefault();
-    keep(input.current.value.trim());
+    const value = input.current.value.trim();
+    if (!SENDABLE.test(value)) return setProblem("A key has letters, digits and signs of ASCII only.");
+    given.current = true;
+    answer(value);
+    return dialog.current.close();
+  };
+  const closed = () => {
     input.current.value = "";
-    setRefused(true); // if it is asked for again
-    dialog.current.close();
-    setAnswer(null);
-    answer?.();
+    if (question && !given.current) answer(null);
   };
   return html`
-    <dialog ref=${dialog} class="key" aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()}>
+    <dialog ref=${dialog} class="key" aria-labelledby="key-title" onClose=${closed}>
       <form onSubmit=${submit}>
         <h2 id="key-title">API key</h2>
-        ${refused && html`<p class="error" role="alert">The server refused that key.</p>`}
+        ${problem && html`<p class="error" role="alert">${problem}</p>`}
         <p>This server asks for a key. It stays in this tab until you close it.</p>
         <input ref=${input} type="password" aria-label="API key" autocomplete="off" spellcheck=${false} required />
-        <button class="primary">Continue</button>
+        <div class="choices">
+          <button class="primary">Continue</button>
+          <button type="button" onClick=${() => dialog.current.close()}>Not now</button>
+        </div>
       </form>
     </dialog>
   `;

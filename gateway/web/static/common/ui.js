@@ -2,7 +2,6 @@
 export {
   html,
   render,
-  useCallback,
   useEffect,
   useLayoutEffect,
   useMemo,

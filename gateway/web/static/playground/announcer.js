@@ -6,7 +6,7 @@ const PAUSE = 1500; // milliseconds between two announcements
 
 /** Tells the sentences of `text` as they are finished, and the rest once it is `over`. */
 export function Announcer({ text, over }) {
-  const told = useRef(0);
+  const told = useRef(over ? text.length : 0); // what was there from the start is not announced
   const latest = useRef("");
   const [words, setWords] = useState("");
   latest.current = text;
@@ -15,7 +15,8 @@ export function Announcer({ text, over }) {
     if (over) {
       setWords(text.slice(told.current, told.current + MOST));
       told.current = text.length;
-      return;
+      const timer = setTimeout(() => setWords(""), 10 * PAUSE); // else it would be read again below the answer
+      return () => clearTimeout(timer);
     }
     const timer = setInterval(() => {
       const rest = latest.current.slice(told.current);

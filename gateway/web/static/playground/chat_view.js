@@ -1,11 +1,12 @@
 // The chat: history on the left, messages and the composer in the middle, settings on the right.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../common/ui.js";
 import { call } from "../common/api.js";
-import { chatBody, useChat } from "./chat_state.js";
+import { chatBody, useChats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { ContextMeter } from "./figures.js";
 import { HistoryView } from "./history_view.js";
 import { MessageView } from "./message_view.js";
+import { toolList } from "./settings.js";
 import { SettingsView } from "./settings_view.js";
 import { SnippetsButton } from "./snippets_view.js";
 import { messages, path, siblings } from "./tree.js";
@@ -13,22 +14,25 @@ import { messages, path, siblings } from "./tree.js";
 const COUNT_AFTER = 400; // milliseconds without a change
 const EXAMPLES = ["What is deep learning, in two sentences?", "Write a haiku about the sea.", "List three uses of a paper clip."];
 
-export function ChatView({ server, settings, setSettings }) {
-  const state = useChat(server, settings);
+/** `active` is whether the view is shown: its keys count only then. */
+export function ChatView({ server, settings, setSettings, active }) {
+  const state = useChats(server, settings);
   const [draft, setDraft] = useState("");
   const [panes, setPanes] = useState({ history: false, settings: false }); // what a narrow window shows of both
   const search = useRef(null);
-  const used = useUsedContext(server, state, draft);
+  const used = useUsedContext(server, settings, state, draft);
   const toggle = (name) => setPanes((before) => ({ history: false, settings: false, [name]: !before[name] }));
-  useShortcuts(state, search, () => toggle("history"));
+  const close = () => setPanes({ history: false, settings: false });
+  const find = () => (setPanes({ history: true, settings: false }), setTimeout(() => search.current.focus()));
+  useShortcuts(active, state, { find, close, toggle: () => toggle("history"), open: panes.history || panes.settings });
   const body = () => chatBody(server, settings, withDraft(state.chat, draft), null);
   return html`
     <div class=${`chat ${panes.history ? "shows-history" : ""} ${panes.settings ? "shows-settings" : ""}`}>
-      <aside class="pane left"><${HistoryView} state=${state} search=${search} /></aside>
+      <aside class="pane left"><${HistoryView} state=${state} search=${search} close=${close} /></aside>
       <section class="talk" aria-label="Chat">
-        <${Messages} state=${state} ask=${state.send} />
+        <${Messages} state=${state} ask=${(words) => state.send(words)} />
         ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
-        <${Composer} draft=${draft} setDraft=${setDraft} busy=${state.running !== null} send=${state.send} stop=${state.stop}>
+        <${Composer} draft=${draft} setDraft=${setDraft} busy=${state.running !== null} send=${(words) => state.send(words)} stop=${() => state.stop()}>
           <button type="button" class="small narrow" aria-expanded=${String(panes.history)} onClick=${() => toggle("history")}>Chats</button>
           <button type="button" class="small narrow" aria-expanded=${String(panes.settings)} onClick=${() => toggle("settings")}>Settings</button>
           <${SnippetsButton} body=${body} kind="chat" />
@@ -39,7 +43,7 @@ export function ChatView({ server, settings, setSettings }) {
         <label class="field wide">System prompt
           <textarea rows="3" value=${state.chat.system} placeholder="none" onInput=${(event) => state.setSystem(event.target.value)}></textarea>
         </label>
-        <${SettingsView} server=${server} settings=${settings} setSettings=${setSettings} kind="chat" />
+        <${SettingsView} id="chat" server=${server} settings=${settings} setSettings=${setSettings} kind="chat" />
       </aside>
     </div>
   `;
@@ -48,7 +52,7 @@ export function ChatView({ server, settings, setSettings }) {
 /** The chat as it would be sent: with the draft as its last message. */
 function withDraft(chat, draft) {
   if (!draft.trim()) return chat;
-  return { ...chat, nodes: { ...chat.nodes, draft: { id: "draft", parent: chat.leaf, role: "user", content: draft } }, leaf: "draft" };
+  return { ...chat, nodes: { ...chat.nodes, draft: { id: "draft", parent: chat.leaf, role: "user", content: draft, made: Infinity } }, leaf: "draft" };
 }
 
 function Messages({ state, ask }) {
@@ -64,10 +68,10 @@ function Messages({ state, ask }) {
 
 /** A message, made anew only if something of it has changed. */
 function Row({ node, chat, grows, last, busy, actions }) {
-  const count = siblings(chat, node.id).length;
+  const alternatives = siblings(chat, node.id);
   return useMemo(
-    () => html`<${MessageView} node=${node} alternatives=${siblings(chat, node.id)} grows=${grows} last=${last} busy=${busy} actions=${actions} />`,
-    [node, count, grows, last, busy],
+    () => html`<${MessageView} node=${node} alternatives=${alternatives} grows=${grows} last=${last} busy=${busy} actions=${actions} />`,
+    [node, alternatives.length, grows, last, busy],
   );
 }
 
@@ -99,37 +103,46 @@ function usePinned(chat) {
   useLayoutEffect(() => {
     pinned.current = true;
     list.current.scrollTop = list.current.scrollHeight;
-  }, [chat.id, Object.keys(chat.nodes).length]);
+  }, [chat.id, chat.leaf]);
   return list;
 }
 
 /** Tokens of the chat with the draft, as the server counts them; null while unknown. */
-function useUsedContext(server, state, draft) {
+function useUsedContext(server, settings, state, draft) {
   const [used, setUsed] = useState(null);
   const { chat, running } = state;
-  const growing = running && chat.nodes[running]?.stats?.total;
   useEffect(() => {
     const listed = messages(withDraft(chat, draft));
     if (running || !server.model) return undefined;
-    if (!listed.length) return setUsed(null);
+    setUsed((before) => (listed.length ? before : null));
+    if (!listed.length) return undefined;
     const aborting = new AbortController();
-    const timer = setTimeout(
-      () => call("tokenize", { model: server.model, messages: listed }, aborting.signal).then(({ count }) => setUsed(count), () => {}),
-      COUNT_AFTER,
-    );
+    const body = { model: server.model, messages: listed, ...toolsOf(settings) };
+    const failed = () => aborting.signal.aborted || setUsed(null);
+    const timer = setTimeout(() => call("tokenize", body, aborting.signal).then(({ count }) => setUsed(count), failed), COUNT_AFTER);
     return () => (clearTimeout(timer), aborting.abort());
-  }, [server.model, chat.leaf, chat.system, running, draft]);
-  return growing || used;
+  }, [server.model, running ? null : chat, running, draft, settings.tools]);
+  return (running && chat.nodes[running]?.stats?.total) || used;
 }
 
-function useShortcuts(state, search, toggleHistory) {
+function toolsOf(settings) {
+  try {
+    return settings.tools.trim() ? { tools: toolList(settings.tools) } : {};
+  } catch {
+    return {}; // it is told when it is sent
+  }
+}
+
+function useShortcuts(active, state, panes) {
   useEffect(() => {
     const keys = (event) => {
       const command = event.ctrlKey || event.metaKey;
-      if (event.key === "Escape" && state.running !== null && !document.querySelector("dialog[open]")) state.stop();
+      if (!active || document.querySelector("dialog[open]")) return;
+      if (event.key === "Escape" && panes.open) panes.close();
+      else if (event.key === "Escape" && state.running !== null) state.stop();
       else if (command && event.shiftKey && event.key.toLowerCase() === "o") state.create();
-      else if (command && event.key.toLowerCase() === "k") search.current?.focus();
-      else if (command && event.key.toLowerCase() === "b") toggleHistory();
+      else if (command && event.key.toLowerCase() === "k") panes.find();
+      else if (command && event.key.toLowerCase() === "b") panes.toggle();
       else return;
       event.preventDefault();
     };

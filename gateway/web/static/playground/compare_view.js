@@ -22,7 +22,7 @@ export function CompareView({ server, settings }) {
   const listed = [...(system.trim() ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
   const run = () => start((before) => ({ seed, messages: listed, round: (before?.round ?? 0) + 1 }));
   const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && prompt.trim()) run();
     if (event.key === "Escape") stop(stops + 1);
   };
   return html`
@@ -42,10 +42,10 @@ export function CompareView({ server, settings }) {
   `;
 }
 
-/** One column: settings of its own over the `shared` ones, and its answer to what is `started`. */
+/** One column: values of its own over the `shared` settings, and its answer to what is `started`. */
 function Side({ side, server, shared, started, stops }) {
   const name = `side${side}`;
-  const [own, setOwn] = useState(() => recall(name, { ...shared, values: { ...shared.values, temperature: side === "A" ? 0 : 1 } }));
+  const [own, setOwn] = useState(() => recall(name, { values: { temperature: side === "A" ? 0 : 1 } }));
   const [answer, setAnswer] = useState(null);
   const [running, setRunning] = useState(false);
   const [error, setError] = useState(null);
@@ -55,21 +55,22 @@ function Side({ side, server, shared, started, stops }) {
   useEffect(() => controller.current?.abort(), [stops]);
   useEffect(() => {
     if (!started) return;
+    controller.current?.abort();
     const aborting = (controller.current = new AbortController());
-    const update = oncePerFrame(setAnswer);
+    const update = oncePerFrame((made) => controller.current === aborting && setAnswer(made));
     setAnswer({ content: "", reasoning: "", stats: {} });
     setError(null);
     setRunning(true);
-    const fields = () => ({ ...requestFields(own, "chat"), seed: started.seed });
+    const fields = () => ({ ...requestFields({ ...shared, values: { ...shared.values, ...own.values } }, "chat"), seed: started.seed });
     Promise.resolve()
       .then(() => generateChat({ model: server.model, messages: started.messages, ...fields() }, aborting.signal, update.later))
-      .catch((problem) => setError(problem.message))
+      .catch((problem) => controller.current === aborting && setError(problem.message))
       .then(() => (update.flush(), controller.current === aborting && setRunning(false)));
   }, [started]);
   return html`
     <section class="side" aria-label=${`Side ${side}`}>
       <details open><summary>Settings ${side}</summary>
-        <${SettingsView} server=${server} settings=${own} setSettings=${setOwn} kind="chat" only=${COMPARED} title=${`Settings ${side}`} />
+        <${SettingsView} id=${name} server=${server} settings=${own} setSettings=${setOwn} kind="chat" only=${COMPARED} title=${`Settings ${side}`} />
       </details>
       <div class="answer">
         ${error && html`<p class="error" role="alert">${error}</p>`}

@@ -18,7 +18,7 @@ export function CompletionView({ server, settings, setSettings }) {
   const run = useCompletion(server, settings);
   useEffect(() => remember("prompt", prompt), [prompt]);
   const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run.start(prompt, []);
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) prompt && run.start(prompt, []);
     if (event.key === "Escape") run.stop();
   };
   const tokens = [...run.shown.kept, ...run.shown.tokens];
@@ -35,7 +35,7 @@ export function CompletionView({ server, settings, setSettings }) {
             ? html`<button type="button" class="primary stop" onClick=${run.stop}>Stop <kbd>Esc</kbd></button>`
             : html`<button type="button" class="primary" disabled=${!prompt} onClick=${() => run.start(prompt, [])}>Complete <kbd>Ctrl ⏎</kbd></button>`}
           <button type="button" disabled=${run.running || !tokens.length} onClick=${goOn}>Continue</button>
-          <button type="button" disabled=${run.running || !tokens.length} onClick=${() => (setPrompt(run.prompt + joined(tokens)), run.clear())}>Take into the text</button>
+          <button type="button" disabled=${run.running || !tokens.length} onClick=${() => (setPrompt(run.prompt + joined(tokens)), run.clear())}>Append to the prompt</button>
           <${SnippetsButton} body=${() => textBody(server, settings, prompt)} kind="text" />
           <${ContextMeter} used=${run.shown.stats?.total ?? null} context=${server.context} />
         </div>
@@ -44,13 +44,13 @@ export function CompletionView({ server, settings, setSettings }) {
         <${Figures} stats=${run.shown.stats} />
         ${tokens.length > 0 && html`<p class="hint">Warm tokens were unlikely. Point at one, or go there with the arrow keys, to see what else it might have been; choose one to go on from there. Shaded is what the prefix cache had.</p>`}
       </section>
-      <aside class="pane right"><${SettingsView} server=${server} settings=${settings} setSettings=${setSettings} kind="text" /></aside>
+      <aside class="pane right"><${SettingsView} id="completion" server=${server} settings=${settings} setSettings=${setSettings} kind="text" /></aside>
     </div>
   `;
 }
 
 const joined = (tokens) => tokens.map(({ text }) => text).join("");
-const other = (token, text) => ({ ...token, token: text, text, logprob: token.alternatives.find(([each]) => each === text)[1] });
+const other = (token, text) => ({ ...token, token: text, text, logprob: token.alternatives.find(([each]) => each === text)?.[1] ?? token.logprob });
 const textBody = (server, settings, prompt) => ({ model: server.model, prompt, ...requestFields(settings, "text"), logprobs: ALTERNATIVES });
 
 /** A completion: `start` asks for what follows `prompt` and the tokens that are kept; `shown` is what there is so far. */
@@ -73,7 +73,7 @@ function useCompletion(server, settings) {
     try {
       const { stats } = await generateText(textBody(server, settings, prompt + joined(kept)), aborting.signal, update.later);
       update.flush();
-      const before = await promptTokens(server, prompt, stats.cached ?? 0, aborting.signal);
+      const before = await promptTokens(prompt, stats.cached ?? 0);
       own(() => setShown((now) => ({ ...now, before })));
     } catch (problem) {
       update.flush();
@@ -85,7 +85,8 @@ function useCompletion(server, settings) {
 }
 
 /** The prompt's tokens, the first `cached` of which were in the prefix cache. */
-async function promptTokens(server, prompt, cached, signal) {
-  const spans = await call("tokenize", { inputs: prompt }, signal);
-  return spans.map(({ text }, index) => ({ text, cached: index < cached }));
+async function promptTokens(prompt, cached) {
+  const spans = await call("tokenize", { inputs: prompt });
+  const part = (index) => index > 0 && spans[index].start < spans[index - 1].stop; // of a character that is there already
+  return spans.map(({ text }, index) => ({ text: part(index) ? "" : text, cached: index < cached }));
 }

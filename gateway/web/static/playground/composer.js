@@ -24,6 +24,7 @@ export function Composer({ draft, setDraft, busy, send, stop, children }) {
         rows="1"
         aria-label="Message"
         placeholder="Ask something"
+        dir="auto"
         value=${draft}
         onInput=${(event) => setDraft(event.target.value)}
         onKeyDown=${keys}
@@ -31,7 +32,7 @@ export function Composer({ draft, setDraft, busy, send, stop, children }) {
       <div class="row">
         ${children}
         ${busy
-          ? html`<button type="button" class="primary stop" onClick=${stop}>Stop <kbd>Esc</kbd></button>`
+          ? html`<button type="button" class="primary stop" onClick=${(event) => event.detail < 2 && stop() /* the second click of two was meant for Send */}>Stop <kbd>Esc</kbd></button>`
           : html`<button class="primary" disabled=${!draft.trim()}>Send</button>`}
       </div>
     </form>

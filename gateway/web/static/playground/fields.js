@@ -11,18 +11,21 @@ export const FIELDS = [
   { name: "repetition_penalty", title: "Repetition penalty", step: 0.01, none: 1, least: 0.5, most: 2 },
   { name: "frequency_penalty", title: "Frequency penalty", step: 0.05, none: 0 },
   { name: "presence_penalty", title: "Presence penalty", step: 0.05, none: 0 },
-  { name: "max_tokens", title: "Most tokens", step: 1, none: 1 },
+  { name: "max_tokens", title: "Max tokens", step: 1, none: 1, least: 1 },
 ];
 export const ROUTES = { chat: "/v1/chat/completions", text: "/v1/completions" };
 
 let loaded = null;
 
-/** Of each route of ROUTES, its fields: {minimum, maximum, description} by name. Read from the OpenAPI document once. */
+/**
+ * Of each route of ROUTES, its fields: {minimum, maximum, above, description} by name; `above` is a limit that is itself
+ * too low. Read from the OpenAPI document once. Raises as `call`.
+ */
 export function ranges() {
-  loaded ??= call("openapi.json").then(
-    (api) => Object.fromEntries(Object.entries(ROUTES).map(([name, path]) => [name, fieldsOf(api, path)])),
-    () => ((loaded = null), { chat: {}, text: {} }),
+  loaded ??= call("openapi.json").then((api) =>
+    Object.fromEntries(Object.entries(ROUTES).map(([name, path]) => [name, fieldsOf(api, path)])),
   );
+  loaded.catch(() => (loaded = null)); // the next call asks again
   return loaded;
 }
 
@@ -39,7 +42,8 @@ function resolved(api, schema) {
 function range(schema) {
   const kind = (schema.anyOf ?? [schema]).find((each) => each.type === "number" || each.type === "integer") ?? schema;
   return {
-    minimum: kind.minimum ?? kind.exclusiveMinimum,
+    minimum: kind.minimum,
+    above: kind.exclusiveMinimum,
     maximum: kind.maximum ?? kind.exclusiveMaximum,
     description: schema.description,
   };

@@ -3,9 +3,10 @@ import { html } from "../common/ui.js";
 
 const ENDS = {
   stop: "ended by itself",
-  length: "cut at the most tokens",
+  length: "reached max tokens",
   tool_calls: "calls a tool",
   stopped: "stopped by you",
+  broke: "broke off",
 };
 
 /** What an answer took: `stats` as `generation.js` counts. */

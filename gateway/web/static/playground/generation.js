@@ -31,15 +31,15 @@ export async function generateText(body, signal, changed) {
 
 async function run(path, body, signal, answer, changed, take) {
   const stats = answer.stats;
-  const began = performance.now();
-  let first = null;
+  const clock = { sent: 0, first: null, early: 0 }; // when it was sent and the first token came, with how many others
   const whole = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
   try {
-    for await (const event of stream(path, whole, signal)) {
-      const choice = event.choices?.[0];
-      if (choice && take(choice)) first ??= performance.now();
+    for await (const event of stream(path, whole, signal, () => (clock.sent = performance.now()))) {
+      const choice = event.choices?.find(({ index }) => !index);
+      if (choice && take(choice) && clock.first === null)
+        Object.assign(clock, { first: performance.now(), early: event.usage?.completion_tokens ?? 1 });
       if (choice?.finish_reason) stats.finish = choice.finish_reason;
-      Object.assign(stats, counted(event.usage), timed(began, first, event.usage?.completion_tokens));
+      Object.assign(stats, counted(event.usage), timed(clock, event.usage?.completion_tokens));
       changed({ ...answer, stats: { ...stats } });
     }
   } catch (error) {
@@ -62,10 +62,10 @@ function counted(usage) {
 const LEAST = 0.02; // seconds: tokens that come together tell no speed
 
 /** Milliseconds to the first token, and tokens a second behind it. */
-function timed(began, first, tokens) {
+function timed({ sent, first, early }, tokens) {
   if (first === null) return {};
   const seconds = (performance.now() - first) / 1000;
-  return { ttft: first - began, rate: tokens > 1 && seconds > LEAST ? (tokens - 1) / seconds : null };
+  return { ttft: first - sent, rate: tokens > early && seconds > LEAST ? (tokens - early) / seconds : null };
 }
 
 function withPart(calls, part) {

@@ -1,5 +1,5 @@
 // The playground: which view is shown, and what all views know of the server.
-import { html, render, useEffect, useState } from "../common/ui.js";
+import { html, render, useEffect, useRef, useState } from "../common/ui.js";
 import { call } from "../common/api.js";
 import { Frame } from "../common/frame.js";
 import { ChatView } from "./chat_view.js";
@@ -26,36 +26,47 @@ function Playground() {
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, []);
-  const View = VIEWS.find(([name]) => name === view)[2];
+  const seen = useRef(new Set()); // views stay as they were left: drafts, and answers that are being made
+  seen.current.add(view);
   const tabs = VIEWS.map(
     ([name, title]) => html`<a key=${name} href=${`#${name}`} aria-current=${name === view ? "true" : null}>${title}</a>`,
   );
   return html`
     <${Frame} name="playground" model=${modelChoice(server)}>
       <nav class="tabs" aria-label="Views">${tabs}</nav>
-      ${server.error && html`<p class="error" role="alert">${server.error}</p>`}
-      <${View} server=${server} settings=${settings} setSettings=${setSettings} />
+      ${server.error && html`<p class="error" role="alert">${server.error} <button type="button" class="small" onClick=${server.learn}>Ask again</button></p>`}
+      ${VIEWS.filter(([name]) => seen.current.has(name)).map(
+        ([name, , View]) => html`
+          <div key=${name} class="view" hidden=${name !== view}>
+            <${View} server=${server} settings=${settings} setSettings=${setSettings} active=${name === view} />
+          </div>
+        `,
+      )}
     <//>
   `;
 }
 
 const viewOf = (hash) => (VIEWS.some(([name]) => `#${name}` === hash) ? hash.slice(1) : "chat");
 
-/** What is known of the server: {models, model, choose, context, ranges, error}. */
+const AGAIN_AFTER = 3000; // milliseconds behind a failure, as while the model loads
+
+/** What is known of the server: {models, model, choose, context, ranges, error, learn}. A server that loads is asked again. */
 function useServer() {
   const [found, setFound] = useState({ models: [], ranges: { chat: {}, text: {} }, error: null });
   const [chosen, choose] = useState(null);
-  useEffect(() => {
-    call("v1/models").then(
-      ({ data }) => {
-        setFound((before) => ({ ...before, models: data }));
-        ranges().then((known) => setFound((before) => ({ ...before, ranges: known })));
-      },
-      (error) => setFound((before) => ({ ...before, error: error.message })),
-    );
-  }, []);
+  const tell = (part) => setFound((before) => ({ ...before, ...part }));
+  const learn = async () => {
+    try {
+      tell({ models: (await call("v1/models")).data });
+      tell({ ranges: await ranges(), error: null });
+    } catch (error) {
+      tell({ error: error.message });
+      if (error.status === 503 || error instanceof TypeError) setTimeout(learn, AGAIN_AFTER);
+    }
+  };
+  useEffect(() => void learn(), []);
   const card = found.models.find((each) => each.id === chosen) ?? found.models[0];
-  return { ...found, model: card?.id, context: card?.max_model_len, choose };
+  return { ...found, model: card?.id, context: card?.max_model_len, choose, learn };
 }
 
 function modelChoice({ models, model, choose }) {

@@ -17,8 +17,9 @@ const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").
 const marked = new Marked({
   gfm: true,
   breaks: true,
+  tokenizer: { def: () => undefined }, // a definition changes links before it, which are shown already
   renderer: {
-    html: ({ raw }) => escaped(raw),
+    html: ({ raw, block }) => (block ? `<pre><code>${escaped(raw.trimEnd())}</code></pre>` : escaped(raw)),
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
   },
@@ -38,6 +39,7 @@ function fragment(tokens) {
     ALLOWED_TAGS: TAGS,
     ALLOWED_ATTR: ["href", "start", "align", "class"],
     ALLOWED_URI_REGEXP: /^(https?|mailto):/i,
+    ADD_URI_SAFE_ATTR: ["align", "start"],
     RETURN_DOM_FRAGMENT: true,
   });
   for (const block of made.querySelectorAll("pre")) addCopyButton(block);
@@ -69,6 +71,7 @@ class Growing {
     this.text = "";
     this.done = 0; // characters of complete blocks, in the queue too
     this.queue = []; // tokens of complete blocks that are not yet shown
+    this.fence = null; // what ends a block of code that is longer than a window
     this.tail = null; // the element of what follows
     this.frame = 0;
   }
@@ -85,6 +88,7 @@ class Growing {
     this.element.replaceChildren();
     this.done = 0;
     this.queue = [];
+    this.fence = null;
     this.tail = null;
   }
 
@@ -115,13 +119,35 @@ class Growing {
   /** Read on: complete blocks go into the queue, the one that may still grow is shown as it is. Whether any is complete. */
   read() {
     const rest = this.text.slice(this.done, this.done + WINDOW);
+    if (this.fence) return this.readCode(rest);
     const tokens = marked.lexer(rest);
     const last = tokens.findLastIndex((token) => token.type !== "space");
     this.queue = tokens.slice(0, Math.max(last, 0));
-    if (!this.queue.length && rest.length === WINDOW) this.queue = [{ type: "plain", raw: rest, text: rest }];
+    if (!this.queue.length && rest.length === WINDOW) this.readLong(rest);
     this.done += this.queue.reduce((length, token) => length + token.raw.length, 0);
     if (!this.queue.length) this.setTail(fragment(tokens));
     return this.queue.length > 0;
+  }
+
+  /** Show the beginning of a block that is longer than a window as it is written. */
+  readLong(rest) {
+    const mark = rest.match(/^ {0,3}(`{3,}|~{3,})/)?.[1];
+    if (mark) this.fence = new RegExp(`(^|\\n) {0,3}${mark[0]}{${mark.length},} *(\\n|$)`);
+    this.queue = [{ type: "plain", raw: rest, text: rest }];
+  }
+
+  /** Read on in a long block of code, to its end if it is there. */
+  readCode(rest) {
+    const close = rest.match(this.fence);
+    if (!close && rest.length < WINDOW) {
+      this.setTail(plain(rest));
+      return false;
+    }
+    const end = close ? close.index + close[0].length : rest.lastIndexOf("\n") + 1 || rest.length;
+    if (close) this.fence = null;
+    this.queue = [{ type: "plain", raw: rest.slice(0, end), text: rest.slice(0, end) }];
+    this.done += end;
+    return true;
   }
 
   finish(content) {
@@ -148,5 +174,5 @@ export function Markdown({ text }) {
     growing.current ??= new Growing(element.current);
     growing.current.show(text);
   }, [text]);
-  return html`<div class="markdown" ref=${element}></div>`;
+  return html`<div class="markdown" dir="auto" ref=${element}></div>`;
 }

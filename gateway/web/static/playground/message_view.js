@@ -1,7 +1,7 @@
 // One message: its text, what was thought before it, calls of tools, figures, and what can be done to it.
 import { html, useEffect, useRef, useState } from "../common/ui.js";
-import { Announcer } from "./announcer.js";
 import { CopyButton } from "../common/copy.js";
+import { Announcer } from "./announcer.js";
 import { Figures } from "./figures.js";
 import { Markdown } from "./markdown.js";
 
@@ -10,21 +10,26 @@ const NAMES = { user: "You", assistant: "Model", tool: "Tool's result" };
 /** `alternatives` are the messages in its place, itself among them; `last` whether it is shown last. */
 export function MessageView({ node, alternatives, grows, last, busy, actions }) {
   const [editing, setEditing] = useState(false);
-  const edited = (content) => {
+  const article = useRef(null);
+  const close = () => {
     setEditing(false);
+    article.current.focus(); // what had the focus is gone
+  };
+  const edited = (content) => {
+    close();
     actions.edit(node.id, content);
   };
   const body = editing
-    ? html`<${Editor} node=${node} save=${edited} cancel=${() => setEditing(false)} />`
+    ? html`<${Editor} node=${node} busy=${busy} save=${edited} cancel=${close} />`
     : html`<${Body} node=${node} grows=${grows} />`;
   return html`
-    <article class=${`message ${node.role}`} aria-label=${NAMES[node.role]}>
+    <article ref=${article} tabindex="-1" class=${`message ${node.role}`} aria-label=${NAMES[node.role]}>
       <h3 class="role">${NAMES[node.role]}</h3>
       ${body}
-      ${node.calls?.length > 0 && html`<${Calls} calls=${node.calls} open=${last && !grows} actions=${actions} />`}
+      ${node.calls?.length > 0 && html`<${Calls} calls=${node.calls} open=${last && !busy} actions=${actions} />`}
       ${node.role === "assistant" && html`<${Announcer} text=${node.content} over=${!grows} />`}
       <footer>
-        <${Branches} node=${node} alternatives=${alternatives} busy=${busy} branch=${actions.branch} />
+        <${Branches} node=${node} alternatives=${alternatives} busy=${busy} branch=${(id) => actions.branch(id)} />
         ${!editing && html`<${Actions} node=${node} last=${last} busy=${busy} actions=${actions} edit=${() => setEditing(true)} />`}
         ${node.role === "assistant" && html`<${Figures} stats=${node.stats} />`}
       </footer>
@@ -36,23 +41,25 @@ function Body({ node, grows }) {
   const waits = grows && !node.content && !node.reasoning && !node.calls?.length;
   return html`
     ${node.reasoning &&
-    html`<details class="reasoning"><summary>${grows && !node.content ? "Thinking…" : "Thoughts"}</summary><div class="thought">${node.reasoning}</div></details>`}
+    html`<details class="reasoning"><summary>${grows && !node.content ? "Thinking…" : "Thoughts"}</summary><div class="thought" dir="auto">${node.reasoning}</div></details>`}
     ${waits && html`<p class="waiting" role="status">Waiting for the first token…</p>`}
-    ${node.role === "assistant" ? html`<${Markdown} text=${node.content} />` : html`<div class="written">${node.content}</div>`}
+    ${node.role === "assistant" ? html`<${Markdown} text=${node.content} />` : html`<div class="written" dir="auto">${node.content}</div>`}
   `;
 }
 
-function Editor({ node, save, cancel }) {
+function Editor({ node, busy, save, cancel }) {
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
   const keys = (event) => {
     if (event.key === "Escape") cancel();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(field.current.value);
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !busy) save(field.current.value);
+    else return;
+    event.stopPropagation(); // Escape elsewhere stops the answer
   };
   return html`
     <div class="editor">
       <textarea ref=${field} aria-label="Edited message" rows="4" defaultValue=${node.content} onKeyDown=${keys}></textarea>
-      <button type="button" class="primary" onClick=${() => save(field.current.value)}>
+      <button type="button" class="primary" disabled=${busy} onClick=${() => save(field.current.value)}>
         ${node.role === "user" ? "Send as a new branch" : "Keep as a new branch"}
       </button>
       <button type="button" onClick=${cancel}>Cancel</button>
@@ -75,15 +82,17 @@ function Branches({ node, alternatives, busy, branch }) {
 
 function Actions({ node, last, busy, actions, edit }) {
   const assistant = node.role === "assistant";
+  const then = (act) => () => (act(), document.querySelector(".composer textarea").focus()); // the button goes
+  const remove = then(() => (last || confirm("Delete this message and all that follows it?")) && actions.remove(node.id));
   const goesOn = assistant && last && node.content && !node.calls?.length;
   return html`
     <span class="actions">
       <${CopyButton} text=${() => node.content} plain=${true} />
       <button type="button" class="plain" disabled=${busy} onClick=${edit}>Edit</button>
-      ${assistant && html`<button type="button" class="plain" disabled=${busy} onClick=${() => actions.regenerate(node.id)}>Regenerate</button>`}
-      ${goesOn && html`<button type="button" class="plain" disabled=${busy} onClick=${() => actions.resume(node.id)}>Continue</button>`}
-      ${!assistant && last && html`<button type="button" class="plain" disabled=${busy} onClick=${() => actions.answer(node.id)}>Answer</button>`}
-      <button type="button" class="plain" disabled=${busy} onClick=${() => actions.removeMessage(node.id)}>Delete</button>
+      ${assistant && html`<button type="button" class="plain" disabled=${busy} onClick=${then(() => actions.regenerate(node.id))}>Regenerate</button>`}
+      ${goesOn && html`<button type="button" class="plain" disabled=${busy} onClick=${then(() => actions.resume(node.id))}>Continue</button>`}
+      ${!assistant && last && html`<button type="button" class="plain" disabled=${busy} onClick=${then(() => actions.answer(node.id))}>Answer</button>`}
+      <button type="button" class="plain" disabled=${busy} onClick=${remove}>Delete</button>
     </span>
   `;
 }

@@ -10,18 +10,27 @@ export function requestFields(settings, kind) {
   if (stops.length) fields.stop = stops.map((each) => each.replaceAll("\\n", "\n"));
   if (settings.schema.trim()) fields.response_format = schemaField(settings.schema);
   if (kind === "chat" && settings.tools.trim()) fields.tools = toolList(settings.tools);
-  return { ...fields, ...(settings.extra.trim() ? parsed(settings.extra, "Further fields") : {}) };
+  return { ...fields, ...(settings.extra.trim() ? objectOf(settings.extra, "Further fields") : {}) };
 }
 
 function schemaField(text) {
-  return { type: "json_schema", json_schema: { name: "answer", schema: parsed(text, "JSON schema") } };
+  return { type: "json_schema", json_schema: { name: "answer", schema: objectOf(text, "JSON schema") } };
 }
 
-function toolList(text) {
+/** Tools as the API lists them; a function alone will do. Raises Error. */
+export function toolList(text) {
   const list = parsed(text, "Tools");
-  if (!Array.isArray(list)) throw new Error("Tools: a JSON list of tools is needed");
+  if (!Array.isArray(list) || !list.every(isObject)) throw new Error("Tools: a JSON list of tools is needed");
   return list.map((each) => (each.function ? each : { type: "function", function: each }));
 }
+
+function objectOf(text, name) {
+  const value = parsed(text, name);
+  if (!isObject(value)) throw new Error(`${name}: a JSON object is needed`);
+  return value;
+}
+
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
 function parsed(text, name) {
   try {

@@ -3,9 +3,8 @@ import { html } from "../common/ui.js";
 import { FIELDS } from "./fields.js";
 import { DEFAULTS, randomSeed } from "./settings.js";
 
-/** `kind` is "chat" or "text"; `only`, if given, names the parameters that are shown. */
-export function SettingsView({ server, settings, setSettings, kind, only, title = "Settings" }) {
-  const prefix = title.toLowerCase().replaceAll(" ", "-"); // of ids, since a page may have several panels
+/** `id` is what the panel's ids begin with, `kind` is "chat" or "text"; `only`, if given, names the parameters that are shown. */
+export function SettingsView({ id: prefix, server, settings, setSettings, kind, only, title = "Settings" }) {
   const change = (part) => setSettings((before) => ({ ...before, ...part }));
   const known = server.ranges[kind];
   const shown = FIELDS.filter(({ name }) => known[name] && (!only || only.includes(name)));
@@ -13,10 +12,11 @@ export function SettingsView({ server, settings, setSettings, kind, only, title 
     setSettings((before) => ({ ...before, values: { ...before.values, [name]: value } }));
   return html`
     <form class=${`settings ${only ? "dense" : ""}`} aria-label=${title} onSubmit=${(event) => event.preventDefault()}>
-      <div class="row head">
+      ${!only &&
+      html`<div class="row head">
         <h2>${title}</h2>
         <button type="button" class="plain" onClick=${() => setSettings(() => DEFAULTS)}>Reset</button>
-      </div>
+      </div>`}
       ${shown.map(
         (field) => html`
           <${NumberField}
@@ -30,15 +30,15 @@ export function SettingsView({ server, settings, setSettings, kind, only, title 
           />
         `,
       )}
-      <${SeedField} id=${`${prefix}-seed`} seed=${settings.seed} set=${(seed) => change({ seed })} />
-      ${!only && html`<${TextFields} settings=${settings} change=${change} kind=${kind} known=${known} />`}
+      ${!only && html`<${SeedField} id=${`${prefix}-seed`} seed=${settings.seed} set=${(seed) => change({ seed })} />`}
+      ${!only && html`<${TextFields} settings=${settings} change=${change} known=${known} />`}
     </form>
   `;
 }
 
 /** A slider and a number of one value. Empty is the server's own default, and then nothing is sent. */
 function NumberField({ id, field, range, most, value, set }) {
-  const least = range.minimum ?? field.least ?? 0;
+  const least = range.above === undefined ? Math.max(range.minimum ?? 0, field.name === "max_tokens" ? 1 : -Infinity) : range.above + field.step;
   const limit = most ?? range.maximum ?? field.most ?? 1;
   const shown = { least: Math.max(least, field.least ?? least), most: Math.min(limit, field.most ?? limit) };
   const read = (event) => {

@@ -16,13 +16,13 @@ function curl(base, body, kind) {
   return `curl ${base}/v1/${path} \\\n  -H "Authorization: Bearer $API_KEY" -H 'Content-Type: application/json' \\\n  -d '${json}'`;
 }
 
-const OPENAI = new Set(
-  `model messages prompt temperature top_p max_tokens seed stop frequency_penalty presence_penalty response_format tools stream logprobs echo logit_bias n`.split(" "),
-);
+// What the methods of the SDK take by name; the rest goes into `extra_body`.
+const BOTH = `model temperature top_p max_tokens seed stop frequency_penalty presence_penalty logprobs logit_bias n`.split(" ");
+const OPENAI = { chat: new Set([...BOTH, "messages", "response_format", "tools"]), text: new Set([...BOTH, "prompt", "echo"]) };
 
 function openai(base, body, kind) {
-  const known = entries(body, (name) => OPENAI.has(name));
-  const others = entries(body, (name) => !OPENAI.has(name));
+  const known = entries(body, (name) => OPENAI[kind].has(name));
+  const others = entries(body, (name) => !OPENAI[kind].has(name));
   const call = kind === "chat" ? "client.chat.completions.create" : "client.completions.create";
   const shown = kind === "chat" ? "answer.choices[0].message.content" : "answer.choices[0].text";
   const extra = others.length ? [["extra_body", Object.fromEntries(others)]] : [];
@@ -37,7 +37,7 @@ print(${shown})`;
 
 const TGI = { max_tokens: "max_new_tokens" };
 const HUB_CHAT = new Set(
-  `messages temperature top_p max_tokens seed stop frequency_penalty presence_penalty response_format tools logprobs logit_bias`.split(" "),
+  `model messages temperature top_p max_tokens seed stop frequency_penalty presence_penalty response_format tools logprobs logit_bias`.split(" "),
 );
 const HUB_TEXT = new Set(
   `max_new_tokens temperature top_p top_k typical_p repetition_penalty frequency_penalty seed stop`.split(" "),
@@ -47,13 +47,14 @@ function hub(base, body, kind) {
   const chat = kind === "chat";
   const renamed = chat ? Object.entries(body) : Object.entries(body).map(([name, value]) => [TGI[name] ?? name, value]);
   const taken = renamed.filter(([name]) => (chat ? HUB_CHAT : HUB_TEXT).has(name));
-  const rest = renamed.filter(([name]) => !(chat ? HUB_CHAT : HUB_TEXT).has(name) && !["model", "prompt"].includes(name));
+  const rest = renamed.filter(([name]) => !(chat ? HUB_CHAT : HUB_TEXT).has(name) && !["model", "prompt", "logprobs"].includes(name));
   const extra = chat && rest.length ? [["extra_body", Object.fromEntries(rest)]] : [];
+  const lost = !chat && rest.length ? `# text_generation takes no ${rest.map(([name]) => name).join(", ")}\n` : "";
   const call = chat ? "client.chat_completion(" : `client.text_generation(\n    ${python(body.prompt)},`;
   return `import os
 from huggingface_hub import InferenceClient
 
-client = InferenceClient(${python(base)}, api_key=os.environ.get("API_KEY"))
+${lost}client = InferenceClient(${python(base)}, api_key=os.environ.get("API_KEY"))
 answer = ${call}${keywords([...taken, ...extra])}
 )
 print(${chat ? "answer.choices[0].message.content" : "answer"})`;

@@ -1,6 +1,7 @@
 // Tokens as a heat map: the less likely a token was, the warmer it is. Each shows what else it might have been.
-import { html, useEffect, useRef, useState } from "../common/ui.js";
+import { html, useEffect, useMemo, useRef, useState } from "../common/ui.js";
 
+const RUN = 64; // tokens that are made anew together
 const LINGER = 250; // milliseconds in which the pointer may go from a token to its alternatives
 
 /**
@@ -17,28 +18,40 @@ export function TokenMap({ before, tokens, choose }) {
   useEffect(() => keepOpen, []);
   useEffect(() => setShown(null), [choose]);
   const show = (index) => (event) => (keepOpen(), setShown({ index, ...below(event.currentTarget, map.current) }));
-  const keys = (event) => moved(event, map.current, () => setShown(null));
+  const keys = (event) => moved(event, map.current, shown && (() => setShown(null)));
+  const runs = Array.from({ length: Math.ceil(tokens.length / RUN) }, (_, index) => tokens.slice(index * RUN, (index + 1) * RUN));
   return html`
     <div class="tokens" ref=${map} role="group" aria-label="Tokens of the text" onKeyDown=${keys}>
       ${before.map((token, index) => html`<span key=${`b${index}`} class=${`token prompt ${token.cached ? "cached" : ""}`} title=${token.cached ? "in the prefix cache" : null}>${visible(token.text)}</span>`)}
-      ${tokens.map(
-        (token, index) => html`
-          <span
-            key=${index}
-            role="button"
-            class="token made"
-            tabindex=${index ? -1 : 0}
-            style=${{ "--p": Math.exp(token.logprob) }}
-            aria-label=${`${token.token}, ${percent(token.logprob)}`}
-            onMouseEnter=${show(index)}
-            onMouseLeave=${closeSoon}
-            onFocus=${show(index)}
-          >${visible(token.token)}</span>
-        `,
-      )}
+      ${runs.map((run, index) => html`<${Run} key=${index} tokens=${run} first=${index * RUN} show=${show} leave=${closeSoon} />`)}
       ${shown && tokens[shown.index] && html`<${Alternatives} token=${tokens[shown.index]} place=${shown} enter=${keepOpen} leave=${closeSoon} choose=${choose && ((text) => choose(shown.index, text))} />`}
     </div>
   `;
+}
+
+/** Some tokens, made anew only if they have changed: an answer that grows has thousands that do not. */
+function Run({ tokens, first, show, leave }) {
+  const latest = useRef(null);
+  latest.current = { show, leave };
+  return useMemo(
+    () =>
+      tokens.map(
+        (token, at) => html`
+          <span
+            key=${at}
+            role="button"
+            class="token made"
+            tabindex=${first + at ? -1 : 0}
+            style=${{ "--p": Math.exp(token.logprob) }}
+            aria-label=${`${token.token}, ${percent(token.logprob)}`}
+            onMouseEnter=${(event) => latest.current.show(first + at)(event)}
+            onMouseLeave=${() => latest.current.leave()}
+            onFocus=${(event) => latest.current.show(first + at)(event)}
+          >${visible(token.token)}</span>
+        `,
+      ),
+    [tokens.length, tokens[0], tokens.at(-1)],
+  );
 }
 
 function Alternatives({ token, place, enter, leave, choose }) {
@@ -60,21 +73,27 @@ const isPart = (text) => text.startsWith("bytes:") || text.includes("\uFFFD"); /
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 const visible = (text) => text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
 
+/** The next alternative in a direction that can be chosen. */
+function beside(button, step) {
+  const others = [...button.parentElement.querySelectorAll("button:not(:disabled)")];
+  return others[others.indexOf(button) + Math.sign(step)];
+}
+
 function below(token, map) {
   const at = token.getBoundingClientRect();
   const within = map.getBoundingClientRect();
   return { left: Math.max(0, Math.min(at.left - within.left, within.width - 220)), top: at.bottom - within.top + map.scrollTop };
 }
 
-/** Arrow keys go from token to token, Enter into the alternatives, Escape back. */
+/** Arrow keys go from token to token, Enter into the alternatives, Escape back; `close` is null if none are shown. */
 function moved(event, map, close) {
   const tokens = [...map.querySelectorAll(".token.made")];
   const at = tokens.indexOf(document.activeElement);
   const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (event.key === "Escape") close();
+  if (event.key === "Escape" && close) (at < 0 && tokens[0].focus(), close());
   else if (at >= 0 && event.key === "Enter") map.querySelector(".alternatives button:not(:disabled)")?.focus();
   else if (at < 0 && step && document.activeElement.closest(".alternatives"))
-    (step > 0 ? document.activeElement.nextElementSibling : document.activeElement.previousElementSibling)?.focus();
+    beside(document.activeElement, step)?.focus();
   else if (at >= 0 && step) tokens[at + step]?.focus();
   else return;
   event.preventDefault();

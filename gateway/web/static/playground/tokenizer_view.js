@@ -49,7 +49,7 @@ function useTokens(server, text, templated) {
   return found;
 }
 
-async function ofText(_model, text, signal) {
+async function ofText(_, text, signal) {
   return { spans: await call("tokenize", { inputs: text }, signal), whole: "", error: null };
 }
 

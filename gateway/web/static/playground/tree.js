@@ -1,22 +1,47 @@
 // A chat: messages in a tree, of which one path is shown. Editing or regenerating adds a sibling; nothing is overwritten.
+//
+// A chat is {id, created, updated, system, nodes, leaf, gone}: `nodes` are the messages by id, each with the id of its
+// `parent`; `leaf` is the one that is shown last; `gone` are the ids of deleted ones, so that another tab's copy does not
+// bring them back. Chats are never changed: each operation makes another.
+
+let latest = 0;
+
+/** A number that no earlier call gave, and that grows: by it siblings are ordered. */
+const moment = () => (latest = Math.max(latest + 1, Date.now()));
+
+function freshId() {
+  return [...crypto.getRandomValues(new Uint32Array(3))].map((each) => each.toString(36)).join("");
+}
 
 /** A chat without messages. */
 export function newChat() {
   const now = Date.now();
-  return { id: crypto.randomUUID?.() ?? `${now}-${Math.random()}`, created: now, updated: now, system: "", nodes: {}, leaf: null };
+  return { id: freshId(), created: now, updated: now, system: "", nodes: {}, leaf: null, gone: [] };
+}
+
+const lists = new WeakMap(); // of the nodes of a chat: which are below which
+
+/** The messages below `id`, oldest first; with null, the first messages of all branches. */
+function below(chat, id) {
+  let found = lists.get(chat.nodes);
+  if (!found) {
+    found = Map.groupBy(Object.values(chat.nodes).sort((a, b) => a.made - b.made), (node) => node.parent);
+    lists.set(chat.nodes, found);
+  }
+  return found.get(id) ?? [];
 }
 
 /** The messages from the first to the one that is shown last. */
 export function path(chat, leaf = chat.leaf) {
   const found = [];
-  for (let node = chat.nodes[leaf]; node; node = chat.nodes[node.parent]) found.unshift(node);
-  return found;
+  for (let node = chat.nodes[leaf]; node; node = chat.nodes[node.parent]) found.push(node);
+  return found.reverse();
 }
 
 /** `chat` with a further message below `parent`, which is shown; and the message's id. */
 export function withMessage(chat, parent, message) {
-  const id = String(Object.keys(chat.nodes).reduce((most, each) => Math.max(most, Number(each)), 0) + 1);
-  const node = { id, parent, content: "", ...message };
+  const id = freshId();
+  const node = { content: "", ...message, id, parent, made: moment() };
   return [{ ...chat, nodes: { ...chat.nodes, [id]: node }, leaf: id, updated: Date.now() }, id];
 }
 
@@ -27,30 +52,32 @@ export function withChange(chat, id, change) {
 }
 
 /** The messages with the same parent as `id`, itself among them, oldest first. */
-export function siblings(chat, id) {
-  const { parent } = chat.nodes[id];
-  return Object.values(chat.nodes)
-    .filter((node) => node.parent === parent)
-    .sort((a, b) => a.id - b.id);
-}
+export const siblings = (chat, id) => below(chat, chat.nodes[id].parent);
 
 /** `chat` with the branch of message `id` shown, down to its latest answer. */
 export function showing(chat, id) {
   let leaf = id;
-  for (let below = id; below; leaf = below ?? leaf) {
-    const children = Object.values(chat.nodes).filter((node) => node.parent === leaf);
-    below = children.reduce((latest, node) => Math.max(latest, node.id), 0) || null;
-    below = below && String(below);
-  }
+  for (let next = id; next !== undefined; next = below(chat, next).at(-1)?.id) leaf = next;
   return { ...chat, leaf };
 }
 
-/** `chat` without message `id` and all that follows it. */
+/** `chat` without message `id` and all that follows it. The branch beside it is shown, if there is one. */
 export function without(chat, id) {
   const { parent } = chat.nodes[id];
-  const nodes = Object.fromEntries(Object.entries(chat.nodes).filter(([each]) => !path(chat, each).some((node) => node.id === id)));
-  const rest = { ...chat, nodes, leaf: parent };
-  return parent ? showing(rest, parent) : { ...rest, leaf: Object.keys(nodes).length ? showing(rest, Object.keys(nodes).at(-1)).leaf : null };
+  const removed = new Set([id]);
+  for (const each of removed) for (const node of below(chat, each)) removed.add(node.id);
+  const nodes = Object.fromEntries(Object.entries(chat.nodes).filter(([each]) => !removed.has(each)));
+  const rest = { ...chat, nodes, leaf: parent, gone: [...(chat.gone ?? []), ...removed], updated: Date.now() };
+  const beside = below(rest, parent).at(-1);
+  return beside ? showing(rest, beside.id) : rest;
+}
+
+/** One chat of two copies that two tabs have changed: the messages of both, as `mine` shows them. */
+export function merged(mine, other) {
+  const gone = [...new Set([...(mine.gone ?? []), ...(other.gone ?? [])])];
+  const nodes = { ...other.nodes, ...mine.nodes };
+  for (const id of gone) delete nodes[id];
+  return { ...mine, nodes, gone, leaf: nodes[mine.leaf] ? mine.leaf : null };
 }
 
 /** The shown messages as OpenAI's, with the system prompt before them. */
@@ -64,27 +91,8 @@ function toMessage({ role, content, calls, call }) {
   return calls?.length ? { role, content: content || null, tool_calls: calls } : { role, content };
 }
 
-/** A chat from OpenAI's messages. Raises Error where something is not a message. */
-export function fromMessages(list) {
-  let chat = newChat();
-  for (const each of list) {
-    const content = textOf(each?.content);
-    if (!["system", "developer", "user", "assistant", "tool"].includes(each?.role) || content === undefined)
-      throw new Error("a message needs a role and a text as its content");
-    if (["system", "developer"].includes(each.role)) chat = { ...chat, system: [chat.system, content].filter(Boolean).join("\n") };
-    else [chat] = withMessage(chat, chat.leaf, { role: each.role, content, calls: each.tool_calls, call: each.tool_call_id });
-  }
-  return chat;
-}
-
-function textOf(content) {
-  if (content === null || typeof content === "string") return content ?? "";
-  const parts = Array.isArray(content) ? content.map((part) => part?.text) : [undefined];
-  return parts.every((part) => typeof part === "string") ? parts.join("") : undefined;
-}
-
 /** The words that a list shows a chat by. */
 export function title(chat) {
-  const first = Object.values(chat.nodes).find((node) => node.role === "user");
-  return chat.title || first?.content.trim().slice(0, 80) || "New chat";
+  const first = below(chat, null).find((node) => node.role === "user");
+  return first?.content.trim().slice(0, 80) || "New chat";
 }
