@@ -24,7 +24,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 FLOORS = {
     "gateway": (
         {"ray_serve"},
-        {"launcher"},
+        {"launcher", "benchmark"},
         {"processes"},
         {"app", "admin", "grpc"},
         {"routes"},

@@ -1,4 +1,4 @@
-"""The server's runtime directory: the engine's socket, and what several HTTP processes share.
+"""The server's runtime directory: the engine's socket and its token, and what several HTTP processes share.
 
 Its name ends in the port, which no other server has. It is private, and it is removed when the server ends. A server
 that is killed leaves its directory behind, and the next server with the same prefix removes it. A lock on a file in the
@@ -17,12 +17,30 @@ from pathlib import Path
 from jaxengine.rpc.transport import check_length, make_private
 
 LOCK = "lock"
+TOKEN = "token"
 TRIES, PAUSE = 50, 0.02  # another server may be removing the directory at this moment, as abandoned
 
 
 def socket_of(directory: Path, engine: int | None = None) -> Path:
     """The socket of one of several engines, or of the only one."""
     return directory / ("engine.sock" if engine is None else f"engine-{engine}.sock")
+
+
+def write_token(directory: Path, token: str) -> None:
+    """Leave the engines' token for `text-generation-benchmark`, where only this user finds it.
+
+    This opens nothing: whoever may read the file may also read the engine's environment, which has the token.
+    """
+    with open(os.open(directory / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(token)
+
+
+def read_token(directory: Path) -> str:
+    """That of the server whose directory it is; "" if there is none. Raises PermissionError."""
+    try:
+        return (directory / TOKEN).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from gateway.processes.http_process import HttpProcess
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.replica_operations import ReplicaOperations
+from gateway.processes.runtime_directory import write_token
 from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.gateway_state import Gateway
@@ -94,6 +95,7 @@ def _worker_specs(
 ) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
     token, callers, replicas = transport.new_token(), len(options.keys), len(engines)
+    write_token(directory, token)
     if shared:
         counters = SharedCounters.create(directory / COUNTERS_FILE, len(listeners), callers, replicas)
     else:

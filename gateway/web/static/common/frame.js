@@ -1,6 +1,6 @@
 // What both pages have around them: the bar with the way to the other page, and what is served.
 import { html } from "./ui.js";
-import { KeyDialog } from "./key.js";
+import { key, KeyDialog } from "./key.js";
 
 const PAGES = [
   ["playground", "Playground"],
@@ -10,11 +10,12 @@ const PAGES = [
 
 /** The page `name` of PAGES; `model` is what is served, `aside` what stands at the right of the bar. */
 export function Frame({ name, model, aside, children }) {
+  const shown = PAGES.filter(([path]) => path !== "docs" || key() === null); // a link carries no key
   return html`
     <a class="skip" href="#main">Skip to the content</a>
     <header class="bar">
       <nav aria-label="Pages">
-        ${PAGES.map(
+        ${shown.map(
           ([path, title]) =>
             html`<a key=${path} href=${path} aria-current=${path === name ? "page" : null}>${title}</a>`,
         )}

@@ -49,8 +49,8 @@ export function CompletionView({ server, settings, setSettings }) {
   `;
 }
 
-const joined = (tokens) => tokens.map(({ token }) => token).join("");
-const other = (token, text) => ({ ...token, token: text, logprob: token.alternatives.find(([each]) => each === text)[1] });
+const joined = (tokens) => tokens.map(({ text }) => text).join("");
+const other = (token, text) => ({ ...token, token: text, text, logprob: token.alternatives.find(([each]) => each === text)[1] });
 const textBody = (server, settings, prompt) => ({ model: server.model, prompt, ...requestFields(settings, "text"), logprobs: ALTERNATIVES });
 
 /** A completion: `start` asks for what follows `prompt` and the tokens that are kept; `shown` is what there is so far. */

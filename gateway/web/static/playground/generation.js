@@ -23,7 +23,7 @@ export async function generateText(body, signal, changed) {
   const answer = { text: "", tokens: [], stats: {} };
   await run("v1/completions", body, signal, answer, changed, (choice) => {
     answer.text += choice.text ?? "";
-    answer.tokens = [...answer.tokens, ...tokensOf(choice.logprobs)];
+    answer.tokens = [...answer.tokens, ...tokensOf(choice)];
     return Boolean(choice.text || choice.logprobs);
   });
   return answer;
@@ -59,11 +59,13 @@ function counted(usage) {
   };
 }
 
+const LEAST = 0.02; // seconds: tokens that come together tell no speed
+
 /** Milliseconds to the first token, and tokens a second behind it. */
 function timed(began, first, tokens) {
   if (first === null) return {};
   const seconds = (performance.now() - first) / 1000;
-  return { ttft: first - began, rate: tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null };
+  return { ttft: first - began, rate: tokens > 1 && seconds > LEAST ? (tokens - 1) / seconds : null };
 }
 
 function withPart(calls, part) {
@@ -75,9 +77,13 @@ function withPart(calls, part) {
   return found;
 }
 
-function tokensOf(logprobs) {
+/** The tokens of an event: `token` as it is listed, `text` what it adds, which is nothing for a part of a character. */
+function tokensOf({ text, logprobs }) {
+  const characters = [...(text ?? "")];
+  const offset = (index) => (logprobs.text_offset[index] ?? Infinity) - logprobs.text_offset[0];
   return (logprobs?.tokens ?? []).map((token, index) => ({
     token,
+    text: characters.slice(offset(index), offset(index + 1)).join(""),
     logprob: logprobs.token_logprobs[index],
     alternatives: Object.entries(logprobs.top_logprobs?.[index] ?? {}).sort((a, b) => b[1] - a[1]),
   }));

@@ -9,6 +9,7 @@ import { html, useEffect, useLayoutEffect, useRef } from "../common/ui.js";
 
 const TAGS = `a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul`.split(" ");
 const WINDOW = 32768; // characters that are read at once: a longer block is shown as it is written
+const PART = 4096; // characters that are cleaned at once: cleaning has a price of its own
 const LONG = 100_000; // characters from which on blocks out of sight are not laid out
 const BUDGET = 6; // milliseconds of a frame
 
@@ -32,21 +33,33 @@ purifier.addHook("afterSanitizeAttributes", (node) => {
 
 /** Markdown as nodes that are safe to show. */
 function fragment(tokens) {
+  if (tokens[0]?.type === "plain") return plain(tokens[0].text);
   const made = purifier.sanitize(marked.parser(tokens), {
     ALLOWED_TAGS: TAGS,
     ALLOWED_ATTR: ["href", "start", "align", "class"],
     ALLOWED_URI_REGEXP: /^(https?|mailto):/i,
     RETURN_DOM_FRAGMENT: true,
   });
-  for (const block of made.querySelectorAll("pre")) block.before(copyButton(block.textContent));
+  for (const block of made.querySelectorAll("pre")) addCopyButton(block);
   return made;
 }
 
-function copyButton(text) {
+/** A text as it is written. */
+function plain(text) {
+  const element = document.createElement("div");
+  element.className = "raw";
+  element.textContent = text;
+  return element;
+}
+
+function addCopyButton(block) {
   const button = document.createElement("button");
-  Object.assign(button, { type: "button", className: "plain copy-code", textContent: "Copy" });
-  button.addEventListener("click", () => copy(text).then(() => (button.textContent = "Copied")));
-  return button;
+  Object.assign(button, { type: "button", className: "small", textContent: "Copy" });
+  button.addEventListener("click", () => copy(block.textContent).then(() => (button.textContent = "Copied")));
+  const box = document.createElement("div");
+  box.className = "code";
+  block.replaceWith(box);
+  box.append(block, button);
 }
 
 /** Fills an element with markdown that grows. Blocks that are complete are made once; a frame does little. */
@@ -54,7 +67,8 @@ class Growing {
   constructor(element) {
     this.element = element;
     this.text = "";
-    this.done = 0; // characters that are in blocks of their own
+    this.done = 0; // characters of complete blocks, in the queue too
+    this.queue = []; // tokens of complete blocks that are not yet shown
     this.tail = null; // the element of what follows
     this.frame = 0;
   }
@@ -70,6 +84,7 @@ class Growing {
   clear() {
     this.element.replaceChildren();
     this.done = 0;
+    this.queue = [];
     this.tail = null;
   }
 
@@ -80,7 +95,7 @@ class Growing {
   work() {
     this.frame = 0;
     const end = performance.now() + BUDGET;
-    while (this.block()) {
+    while (this.part()) {
       if (performance.now() > end) {
         this.frame = requestAnimationFrame(() => this.work());
         return;
@@ -88,43 +103,30 @@ class Growing {
     }
   }
 
-  /** Make complete blocks of the text that follows; whether there may be more. */
-  block() {
+  /** Make a part of what is not yet shown, of complete blocks if there are any; whether there may be more. */
+  part() {
+    if (!this.queue.length && !this.read()) return false;
+    const tokens = [];
+    for (let length = 0; this.queue.length && length < PART; length += tokens.at(-1).raw.length) tokens.push(this.queue.shift());
+    this.finish(fragment(Object.assign(tokens, { links: {} })));
+    return true;
+  }
+
+  /** Read on: complete blocks go into the queue, the one that may still grow is shown as it is. Whether any is complete. */
+  read() {
     const rest = this.text.slice(this.done, this.done + WINDOW);
     const tokens = marked.lexer(rest);
     const last = tokens.findLastIndex((token) => token.type !== "space");
-    const complete = Object.assign(tokens.slice(0, Math.max(last, 0)), { links: tokens.links });
-    if (complete.length) {
-      this.append(complete);
-      return true;
-    }
-    if (rest.length === WINDOW) {
-      this.plain(rest);
-      return true;
-    }
-    this.setTail(fragment(tokens));
-    return false;
+    this.queue = tokens.slice(0, Math.max(last, 0));
+    if (!this.queue.length && rest.length === WINDOW) this.queue = [{ type: "plain", raw: rest, text: rest }];
+    this.done += this.queue.reduce((length, token) => length + token.raw.length, 0);
+    if (!this.queue.length) this.setTail(fragment(tokens));
+    return this.queue.length > 0;
   }
 
-  append(tokens) {
-    const end = performance.now() + BUDGET;
-    for (const token of tokens) {
-      this.finish(fragment(Object.assign([token], { links: tokens.links })), token.raw.length);
-      if (performance.now() > end) return;
-    }
-  }
-
-  plain(text) {
-    const element = document.createElement("div");
-    element.className = "raw";
-    element.textContent = text;
-    this.finish(element, text.length);
-  }
-
-  finish(content, length) {
+  finish(content) {
     this.setTail(content);
     this.tail = null;
-    this.done += length;
   }
 
   setTail(content) {

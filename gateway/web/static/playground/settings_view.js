@@ -5,6 +5,7 @@ import { DEFAULTS, randomSeed } from "./settings.js";
 
 /** `kind` is "chat" or "text"; `only`, if given, names the parameters that are shown. */
 export function SettingsView({ server, settings, setSettings, kind, only, title = "Settings" }) {
+  const prefix = title.toLowerCase().replaceAll(" ", "-"); // of ids, since a page may have several panels
   const change = (part) => setSettings((before) => ({ ...before, ...part }));
   const known = server.ranges[kind];
   const shown = FIELDS.filter(({ name }) => known[name] && (!only || only.includes(name)));
@@ -20,6 +21,7 @@ export function SettingsView({ server, settings, setSettings, kind, only, title 
         (field) => html`
           <${NumberField}
             key=${field.name}
+            id=${`${prefix}-${field.name}`}
             field=${field}
             range=${known[field.name]}
             most=${field.name === "max_tokens" ? server.context : undefined}
@@ -28,14 +30,14 @@ export function SettingsView({ server, settings, setSettings, kind, only, title 
           />
         `,
       )}
-      <${SeedField} seed=${settings.seed} set=${(seed) => change({ seed })} />
+      <${SeedField} id=${`${prefix}-seed`} seed=${settings.seed} set=${(seed) => change({ seed })} />
       ${!only && html`<${TextFields} settings=${settings} change=${change} kind=${kind} known=${known} />`}
     </form>
   `;
 }
 
 /** A slider and a number of one value. Empty is the server's own default, and then nothing is sent. */
-function NumberField({ field, range, most, value, set }) {
+function NumberField({ id, field, range, most, value, set }) {
   const least = range.minimum ?? field.least ?? 0;
   const limit = most ?? range.maximum ?? field.most ?? 1;
   const shown = { least: Math.max(least, field.least ?? least), most: Math.min(limit, field.most ?? limit) };
@@ -43,7 +45,6 @@ function NumberField({ field, range, most, value, set }) {
     const number = event.target.valueAsNumber;
     set(Number.isNaN(number) ? null : number);
   };
-  const id = `setting-${field.name}`;
   return html`
     <div class="field">
       <label for=${id} title=${range.description ?? field.hint ?? null}>${field.title}</label>
@@ -71,12 +72,12 @@ function NumberField({ field, range, most, value, set }) {
   `;
 }
 
-function SeedField({ seed, set }) {
+function SeedField({ id, seed, set }) {
   const read = (event) => set(Number.isNaN(event.target.valueAsNumber) ? null : Math.trunc(event.target.valueAsNumber));
   return html`
     <div class="field">
-      <label for="setting-seed">Seed</label>
-      <input id="setting-seed" type="number" step="1" placeholder="random" value=${seed ?? ""} onChange=${read} />
+      <label for=${id}>Seed</label>
+      <input id=${id} type="number" step="1" placeholder="random" value=${seed ?? ""} onChange=${read} />
       <button type="button" class="small" aria-pressed=${String(seed !== null)} onClick=${() => set(seed === null ? randomSeed() : null)}>
         ${seed === null ? "Lock a seed" : "Seed locked"}
       </button>

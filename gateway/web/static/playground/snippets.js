@@ -35,12 +35,12 @@ answer = ${call}(${keywords([...known, ...extra])}
 print(${shown})`;
 }
 
-const TGI = { max_tokens: "max_new_tokens", stop: "stop_sequences" };
+const TGI = { max_tokens: "max_new_tokens" };
 const HUB_CHAT = new Set(
   `messages temperature top_p max_tokens seed stop frequency_penalty presence_penalty response_format tools logprobs logit_bias`.split(" "),
 );
 const HUB_TEXT = new Set(
-  `max_new_tokens temperature top_p top_k typical_p repetition_penalty frequency_penalty seed stop_sequences`.split(" "),
+  `max_new_tokens temperature top_p top_k typical_p repetition_penalty frequency_penalty seed stop`.split(" "),
 );
 
 function hub(base, body, kind) {

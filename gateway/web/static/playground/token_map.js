@@ -47,7 +47,7 @@ function Alternatives({ token, place, enter, leave, choose }) {
     <div class="alternatives" style=${{ left: `${place.left}px`, top: `${place.top}px` }} onMouseEnter=${enter} onMouseLeave=${leave}>
       ${listed.map(
         ([text, logprob]) => html`
-          <button key=${text} type="button" class=${`plain ${text === token.token ? "chosen" : ""}`} disabled=${!choose || text.includes("\uFFFD")} onClick=${() => choose(text)}>
+          <button key=${text} type="button" class=${`plain ${text === token.token ? "chosen" : ""}`} disabled=${!choose || isPart(text)} onClick=${() => choose(text)}>
             <code>${visible(text)}</code><span>${percent(logprob)}</span><small>${logprob.toFixed(3)}</small>
           </button>
         `,
@@ -56,6 +56,7 @@ function Alternatives({ token, place, enter, leave, choose }) {
   `;
 }
 
+const isPart = (text) => text.startsWith("bytes:") || text.includes("\uFFFD"); // of a character: no text can name it
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 const visible = (text) => text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
 

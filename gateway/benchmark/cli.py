@@ -1,0 +1,118 @@
+"""`text-generation-benchmark`: from options to a report.
+
+The exit code is 0; 1 if the result is below --fail-below; 2 for a wrong option, for an engine or a server that is not
+there, and for one that goes away during the measurement, of which what was measured is reported all the same.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import uvloop
+
+from gateway.benchmark import comparison, comparison_table, engine_benchmark, json_report, server_benchmark
+from gateway.benchmark.command_line import parse
+from gateway.benchmark.engine_socket import NoEngine
+from gateway.benchmark.html_report import comparison_page, page
+from gateway.benchmark.live import live
+from gateway.benchmark.markdown import markdown, table
+from gateway.benchmark.options import BenchmarkOptions
+from gateway.benchmark.probe import NoServer
+from gateway.benchmark.report import INTERRUPTED, Report
+from gateway.benchmark.values import FORMATS
+from jaxengine.options.option import UsageError
+from jaxengine.telemetry.logs import USAGE, fail
+
+BELOW = 1
+INTERRUPT = 130  # as of a shell whose command ended with SIGINT
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """The exit code. What went wrong is one line on stderr."""
+    try:
+        options = parse(argv, environ)
+        return _compare(options) if options.compare else _measure(options, environ)
+    except (UsageError, NoServer, NoEngine) as error:
+        return fail(str(error), USAGE)
+    except KeyboardInterrupt:
+        return fail(INTERRUPTED, INTERRUPT)
+    except BrokenPipeError:  # whoever read our output has gone
+        return os.EX_IOERR
+
+
+def _measure(options: BenchmarkOptions, environ: Mapping[str, str]) -> int:
+    with live(options.runs) as shown, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if options.url is None:
+            report = runner.run(engine_benchmark.measure(options, environ, shown))
+        else:
+            report = runner.run(server_benchmark.measure(options, shown))
+    texts = {"md": markdown, "json": json_report.written, "html": page}
+    _write(options, {name: texts[name](report) for name in _formats(options)})
+    if report.failure:
+        return fail(report.failure, INTERRUPT if report.failure == INTERRUPTED else USAGE)
+    best = _best(report)
+    if options.fail_below is not None and best < options.fail_below:
+        return fail(f"{best:.6g} is below --fail-below {options.fail_below:g}", BELOW)
+    return 0
+
+
+def _best(report: Report) -> float:
+    """Of all levels the highest: goodput with an SLO, else throughput."""
+    name = "good_requests_per_second" if report.slo else "output_tokens_per_second"
+    of_engine = [level.spread.get("decode_tokens_per_second") for level in report.levels]
+    rates = [each.mean for each in of_engine if each] or [level.totals.get(name, 0.0) for level in report.levels]
+    return max(rates, default=0.0)
+
+
+def _compare(options: BenchmarkOptions) -> int:
+    a, b = (json_report.read(path) for path in options.compare)
+    changes = comparison.compare(a, b)
+    rows, names = comparison_table.rows(changes), [str(path) for path in options.compare]
+    texts = {
+        "md": lambda: f"A: {names[0]}\nB: {names[1]}\n\n{table(comparison_table.COLUMNS, rows)}\n",
+        "json": lambda: comparison_table.written(names, changes),
+        "html": lambda: comparison_page(names, changes),
+    }
+    _write(options, {name: texts[name]() for name in _formats(options)})
+    least = options.fail_below
+    if least is None:
+        return 0
+    for change in comparison.undecided(changes, least):
+        print(f"warning: {_named(change)} may be below {least:g}: more runs would tell", file=sys.stderr)
+    if lower := comparison.slower(changes, least):
+        return fail(f"below --fail-below {least:g}: {', '.join(map(_named, lower))}", BELOW)
+    return 0
+
+
+def _named(change: comparison.Change) -> str:
+    return f"{change.load.kind} {change.load} {change.ratio:.3f} ({change.low:.3f} … {change.high:.3f})"
+
+
+def _formats(options: BenchmarkOptions) -> set[str]:
+    return {_format(each) for each in options.output or ("md",)}
+
+
+def _format(output: str) -> str:
+    return output if output in FORMATS else Path(output).suffix[1:]
+
+
+def _write(options: BenchmarkOptions, texts: Mapping[str, str]) -> None:
+    for output in options.output or ("md",):
+        text = texts[_format(output)]
+        if output in FORMATS:
+            print(text, end="", flush=True)
+            continue
+        try:
+            Path(output).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--output {output} cannot be written: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    main()

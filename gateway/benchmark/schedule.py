@@ -1,0 +1,28 @@
+"""When the requests of an open loop are due."""
+
+import random
+from collections.abc import Iterator
+
+
+def arrivals(rate: float, burstiness: float, chance: random.Random) -> Iterator[float]:
+    """Seconds after the start of each request, without end; the first at the first interval's end.
+
+    Intervals have a gamma distribution of mean 1 / rate and shape `burstiness`: with 1 the requests are a Poisson
+    process, with less they come in bursts, with more they come evenly.
+    """
+    due = 0.0
+    while True:
+        due += chance.gammavariate(burstiness, 1 / (rate * burstiness))
+        yield due
+
+
+def scheduled(rate: float, burstiness: float, seed: int, requests: int | None, duration: float | None) -> list[float]:
+    """Those of one run: so many `requests`, or all that are due within `duration` seconds, at least one."""
+    times = arrivals(rate, burstiness, random.Random(seed))
+    if duration is None:
+        assert requests is not None, "a run has an end"
+        return [next(times) for _ in range(requests)]
+    due = [next(times)]
+    while (later := next(times)) <= duration:
+        due.append(later)
+    return due
