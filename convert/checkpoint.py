@@ -14,14 +14,12 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
-from tqdm import tqdm
 
 from convert.cache import has_sha256, new_directory, require_space, sha256, sync
 from convert.config.config import read_json
@@ -29,6 +27,7 @@ from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
 from convert.mapping.composition import ComposedSource
 from convert.mapping.recipes import identity
+from convert.progress import Progress
 from convert.tokenizer.tokenizer import TOKENIZER_FILES
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
@@ -117,7 +116,7 @@ def _write_parameters(
     digest = hashlib.sha256(header)
     with (
         path.open("wb") as file,
-        tqdm(total=total, unit="B", unit_scale=True, desc="converting", file=sys.stderr) as bar,
+        Progress(total=total, unit="B", unit_scale=True, desc="converting") as bar,
     ):
         file.write(header)
         for name, shape in shapes.items():

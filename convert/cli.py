@@ -15,11 +15,11 @@ import os
 import sys
 from pathlib import Path
 
-from convert.checkpoint import DTYPES, write_checkpoint
+from convert.arguments import FORMAT, parse
+from convert.checkpoint import write_checkpoint
 from convert.errors import USAGE, CheckpointError
 from convert.source import OpenModel, open_model
-
-FORMAT = "stablehlo"  # of exported programs
+from jaxengine.options.option import UsageError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,9 +32,11 @@ def main(argv: list[str] | None = None) -> int:
         from jaxengine.plan import main as plan  # likewise
 
         return int(plan(arguments[1:]))
-    options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        return _run(parse(arguments))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
     except CheckpointError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -109,60 +111,6 @@ def _cache_dir(options: argparse.Namespace) -> Path | None:
     """TGI's older spelling of the hub's cache variable; the hub library reads HF_HUB_CACHE itself."""
     value = options.huggingface_hub_cache or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(value) if value else None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("text-generation-server", description="Fetch, convert and serve checkpoints.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("serve", help="run one engine process", add_help=False)
-    commands.add_parser("plan", help="tell whether a model fits, for how many, and how fast", add_help=False)
-    for name, help in (
-        ("download-weights", "fetch a model ahead of time"),
-        ("convert", "write a checkpoint in the engine's own layout"),
-        ("quantize", "round the layers' weights to a few bits by GPTQ, calibrated on a text"),
-        ("export", "write a program of StableHLO and its weights, which run without this package"),
-    ):
-        command = commands.add_parser(name, help=help)
-        command.add_argument("model_id", help='hub id, local directory, .gguf file, or "default"')
-        if name != "download-weights":
-            command.add_argument("output_dir", type=Path)
-        command.add_argument("--revision", help="branch, tag or commit on the hub")
-        command.add_argument("--huggingface-hub-cache", help="directory of the hub's cache")
-        command.add_argument("--trust-remote-code", action="store_true", help="refused: model code is never run")
-        command.add_argument("--logger-level", default="INFO", help="accepted for TGI's sake, without effect")
-        command.add_argument("--json-output", action="store_true", help="accepted for TGI's sake, without effect")
-        if name in ("convert", "export"):
-            command.add_argument("--dtype", choices=sorted(DTYPES), help="default: the checkpoint's own")
-        if name == "quantize":
-            _add_quantize_options(command)
-        if name == "export":
-            _add_export_options(command)
-        if name == "download-weights":
-            command.add_argument("--extension", default=".safetensors", help="only .safetensors")
-            command.add_argument("--auto-convert", action="store_true", help="always on")
-    return parser
-
-
-def _add_quantize_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--bits", type=int, default=4, help="of a weight: 2, 3, 4 or 8; default 4")
-    command.add_argument("--groupsize", type=int, default=128, help="inputs that share a scale, -1: all; default 128")
-    command.add_argument("--percdamp", type=float, default=0.01, help="damping of the Hessian's diagonal; default 0.01")
-    command.add_argument("--act-order", action="store_true", help="round inputs of large activations first")
-    calibration = "text file; up to 128 x 2048 tokens of it are used, evenly spread; default: a short text of our own"
-    command.add_argument("--calibration", type=Path, metavar="FILE", help=calibration)
-    command.add_argument("--upload-to-model-id", help="refused: nothing is sent to the hub")
-
-
-def _add_export_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--format", default=FORMAT, help=f"only {FORMAT}")
-    command.add_argument("--batch-size", type=_size, help="of the program's inputs; default: any")
-    command.add_argument("--sequence-length", type=_size, help="likewise, in tokens; default: any")
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

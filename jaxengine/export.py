@@ -23,12 +23,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.export import Exported, export, symbolic_shape
-from tqdm import tqdm
 
 from convert.cache import new_directory, require_space
 from convert.checkpoint import cast, written_dtype
 from convert.errors import USAGE, CheckpointError
 from convert.formats.shard_writer import ShardWriter
+from convert.progress import Progress
 from convert.source import OpenModel
 from convert.tokenizer.tokenizer import TOKENIZER_FILES
 from jaxengine.architecture.model import ModelSpec
@@ -105,7 +105,7 @@ def _file_names_alone() -> Iterator[None]:
 
 def _write_weights(source: ParameterSource, weights: dict[str, jax.ShapeDtypeStruct], directory: Path) -> None:
     writer = ShardWriter(directory)
-    for name, shape in tqdm(weights.items(), unit="array", desc="exporting"):
+    for name, shape in Progress(weights.items(), unit="array", desc="exporting"):
         writer.add(name, cast(source.read(name, ()), shape.dtype.name, name))
     writer.close()
 

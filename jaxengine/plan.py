@@ -25,8 +25,9 @@ from jaxengine.capacity.machine import Machine
 from jaxengine.capacity.report import Plan, facts
 from jaxengine.capacity.text import text
 from jaxengine.options.adapters import NamedAdapter, named_adapters
-from jaxengine.options.command_line import Parser, given, parse_as
+from jaxengine.options.command_line import given, parse_as
 from jaxengine.options.option import UsageError
+from jaxengine.options.parser import Parser
 from jaxengine.options.plan import PlanOptions
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.request.interface import OpenModel
@@ -44,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
     jax.config.update("jax_platforms", "cpu")  # a GPU that is here may be at work
     logging.getLogger("jaxengine").setLevel(logging.ERROR)  # the plan itself says what an engine would warn of
     try:
-        options = parse_as(PlanOptions, Parser(prog="text-generation-server plan", description=SAYS), argv)
+        parser = Parser(prog="text-generation-server plan", usage="%(prog)s [MODEL_ID] [OPTIONS]", description=SAYS)
+        options = parse_as(PlanOptions, parser, argv)
         made = plan(options)
     except CheckpointError as error:
         return _fail(error, error.exit_code)

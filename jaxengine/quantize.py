@@ -11,12 +11,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from convert.errors import USAGE, CheckpointError
 from convert.formats.shard_writer import ShardWriter
 from convert.hub_checkpoint import read_whole, written
 from convert.original import Original, original_of
+from convert.progress import Progress
 from convert.quantized.gptq_writer import configuration, divisor, module_bytes, module_tensors
 from convert.source import OpenModel
 from convert.tokenizer.tokenizer import check_tokenizer
@@ -138,7 +138,7 @@ def _write_rounded(
     rounded = round_layers(original.source, texts, settings, Ops("reference", mesh), device)
     with (
         jax.default_matmul_precision("highest"),  # a GPU's own is too coarse for Hessians
-        tqdm(rounded, total=len(_projections(original)), unit="matrix", desc="quantising") as bar,
+        Progress(rounded, total=len(_projections(original)), unit="matrix", desc="quantising") as bar,
     ):
         for name, matrix in bar:
             _write_modules(original, name, matrix, settings, writer)

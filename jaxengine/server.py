@@ -17,6 +17,7 @@ from jaxengine.options.command_line import parse
 from jaxengine.options.group import WAITING
 from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
+from jaxengine.request.interface import LOADING
 from jaxengine.rpc import transport
 from jaxengine.service import process
 from jaxengine.service.adapter_record import AdapterRecord
@@ -35,7 +36,9 @@ logger = logging.getLogger(__name__)
 # For fetching the model only: nothing that runs afterwards may read them, the process that compiles included.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
 
-# Progress bars and pip's chatter, which are not JSON.
+MB = 10**6
+
+# Progress bars and pip's chatter, which are not JSON, and which several engines would mix.
 SILENCE = {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PIP_QUIET": "1"}
 
 
@@ -49,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         return logs.fail(str(error), logs.USAGE)
     told_apart = {} if options.replica is None else {"engine": options.replica}
     logs.configure(options.json_output, options.logger_level, **told_apart)
-    if options.json_output:
+    if options.json_output or options.replica is not None:
         os.environ.update(SILENCE)
     if options.parent_pid is not None:
         process.die_with_parent(options.parent_pid)
@@ -209,7 +212,14 @@ def _meet(membership: Membership, port: int, progress: Progress) -> None:
 
 
 def _counted(progress: Progress) -> Callable[[str, int, int], None]:
-    return lambda what, done, total: progress(f"{what} {done}/{total}")
+    return lambda what, done, total: progress(progress_line(what, done, total))
+
+
+def progress_line(what: str, done: int, total: int) -> str:
+    """`compiling 3/17`, or of bytes `loading 120/269 MB`, which is full only once all are there."""
+    if what != LOADING:
+        return f"{what} {done}/{total}"
+    return f"{what} {done // MB if done < total else -(-total // MB)}/{-(-total // MB)} MB"
 
 
 def _require_device(progress: Progress) -> None:

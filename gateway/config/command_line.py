@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.config.options import MISSING, Options, rows
-from jaxengine.options.command_line import Parser, add_argument
+from jaxengine.options.command_line import add_argument
 from jaxengine.options.option import UsageError, flag, read
+from jaxengine.options.parser import Parser
 
 FOREIGN = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING"}  # others' variables, and our name
 
@@ -70,12 +71,12 @@ def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> Non
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="text-generation-launcher",
+        stray="--model-id names the model",
         usage="%(prog)s [OPTIONS]",
         description="Serve a language model on TGI's routes and OpenAI's /v1.",
         epilog="Every option can also be set by the environment variable of its name, in capitals with underscores, "
         "but --env and --master-port; of --nnodes, --node-rank and --master-addr the variables are those that "
         "LeaderWorkerSet sets in Kubernetes.",
-        allow_abbrev=False,
     )
     group = parser.add_argument_group()
     for row in rows():

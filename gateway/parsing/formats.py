@@ -10,6 +10,7 @@ from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_forma
 from gateway.parsing.tool_format import ToolFormat
 from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
 from jaxengine.options.option import UsageError
+from jaxengine.options.suggestion import suggestion
 
 OFF = "none"
 
@@ -42,7 +43,8 @@ def check_parsers(options: Options) -> None:
     given = {"tool-call-parser": options.tool_call_parser, "reasoning-parser": options.reasoning_parser}
     for name, parsers in known.items():
         if given[name] not in (None, OFF, *parsers):
-            raise UsageError(f"--{name} {given[name]!r} must be {OFF} or one of {', '.join(parsers)}")
+            near = suggestion(str(given[name]), parsers)
+            raise UsageError(f"--{name} {given[name]!r} must be {OFF} or one of {', '.join(parsers)}{near}")
 
 
 def formats_of(template: str | None, known_token: Callable[[str], bool], options: Options) -> Formats:

@@ -1,4 +1,4 @@
-"""How far the engine's start has come: a progress bar on a terminal, a line every two seconds in a log."""
+"""How far the engine's start has come: a bar with rate and remaining time on a terminal, else a line, then others."""
 
 import logging
 import re
@@ -10,11 +10,13 @@ from tqdm import tqdm
 
 logger = logging.getLogger("gateway")
 
-LINE_SECONDS = 2.0  # between two lines about the same thing
+LINE_SECONDS = 15.0  # between two lines about the same thing
+COUNTED = re.compile(r"(.+) (\d+)/(\d+)( MB)?")
+MB = 10**6
 
 
 class StartProgress:
-    """Shows the engine's progress lines, "compiling 3/8" or words without a count, as they come.
+    """Shows the engine's progress lines, "compiling 3/8", "loading 3/8 MB" or words without a count, as they come.
 
     Args:
         stream: where bars are drawn, if it is a terminal.
@@ -25,20 +27,20 @@ class StartProgress:
         self._stream = stream
         self._draw = bars and stream.isatty()
         self._topic = ""  # the latest line without its count
+        self._began = 0.0  # moment of the topic's first line
         self._logged = 0.0  # moment of the latest log line
         self._bar: Any = None
 
     def show(self, line: str) -> None:
-        counted = re.fullmatch(r"(.+) (\d+)/(\d+)", line)
+        counted = COUNTED.fullmatch(line)
         topic = counted[1] if counted else line
-        if not self._draw:
-            self._log(topic, line)
-        elif counted:
-            self._advance(topic, int(counted[2]), int(counted[3]))
-        elif topic != self._topic:
+        if topic != self._topic:
             self.close()
-            logger.info("engine: %s", line)
-        self._topic = topic
+            self._begin(topic, line, bar=counted is not None)
+        elif not self._draw:
+            self._log_again(line, counted)
+        if self._draw and counted:
+            self._advance(topic, int(counted[2]), int(counted[3]), counted[4] is not None)
 
     def close(self) -> None:
         """End the bar that is shown, if any."""
@@ -46,14 +48,33 @@ class StartProgress:
             self._bar.close()
             self._bar = None
 
-    def _log(self, topic: str, line: str) -> None:
-        now = time.monotonic()
-        if topic != self._topic or now - self._logged >= LINE_SECONDS:
-            self._logged = now
+    def _begin(self, topic: str, line: str, *, bar: bool) -> None:
+        self._topic, self._began = topic, time.monotonic()
+        if not (self._draw and bar):
+            self._logged = self._began
             logger.info("engine: %s", line)
 
-    def _advance(self, topic: str, done: int, total: int) -> None:
-        if topic != self._topic or self._bar is None:
-            self.close()
-            self._bar = tqdm(total=total, desc=topic, file=self._stream, leave=True)
-        self._bar.update(done - self._bar.n)
+    def _log_again(self, line: str, counted: re.Match[str] | None) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LINE_SECONDS:
+            self._logged = now
+            logger.info("engine: %s%s", line, remaining(counted, now - self._began) if counted else "")
+
+    def _advance(self, topic: str, done: int, total: int, megabytes: bool) -> None:
+        unit = MB if megabytes else 1
+        if self._bar is None and done < total:
+            form: dict[str, Any] = {"unit": "B", "unit_scale": True} if megabytes else {"unit": " steps"}
+            self._bar = tqdm(total=total * unit, desc=topic, file=self._stream, dynamic_ncols=True, **form)
+        if self._bar is not None:
+            self._bar.update(done * unit - self._bar.n)
+            if done == total:  # what comes next has no count, and may log
+                self.close()
+
+
+def remaining(counted: "re.Match[str]", seconds: float) -> str:
+    """How fast it went for so many seconds, and how much longer it takes at that rate; "" if nothing is done yet."""
+    done, total, unit = int(counted[2]), int(counted[3]), counted[4] or ""
+    if not done or seconds <= 0:
+        return ""
+    rate = done / seconds
+    return f", {rate:.3g}{unit}/s, {(total - done) / rate:.0f} s left"

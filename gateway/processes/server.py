@@ -31,6 +31,7 @@ from gateway.processes.progress import StartProgress
 from gateway.processes.replica_operations import ReplicaOperations
 from gateway.processes.runtime_directory import write_token
 from gateway.processes.tunnel import Tunnel
+from gateway.processes.welcome import Welcome
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.gateway_state import Gateway
 from gateway.request.shared_counters import SharedCounters
@@ -136,8 +137,10 @@ class Server(EngineListener):
         self._url: str | None = None
         if spec.listener is not None:
             scheme, port = "https" if options.ssl_certfile else "http", spec.listener.getsockname()[1]
-            self._url = f"{scheme}://{options.hostname}:{port}"
-        self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
+            host = f"[{options.hostname}]" if ":" in options.hostname else options.hostname
+            self._url = f"{scheme}://{host}:{port}"
+        listeners = [self, *self._welcome(spec.listener, len(places))]
+        self._http_process = HttpProcess(options, spec, tracing, listeners)
         metrics = self._http_process.metrics
         self._engines = Engines(
             options, environ, spec.token, places, engine, metrics.engine_state, self._restarted, stderr
@@ -231,10 +234,11 @@ class Server(EngineListener):
         self._engines[engine].ready()
         self._start_progress[engine].close()
         logger.info(
-            "%sready: %s (%s, %d x %s)%s after %.1f s",
+            "%sready: %s (%s, %d x %s)%s after %.1f s, with a context of %d tokens",
             *(self._prefix(engine), description.model_id, description.dtype),
             *(description.device_count, description.device_kind),
             *(f" on {self._url}" if self._url else "", time.monotonic() - self._began[engine]),
+            description.max_total_tokens,
         )
         if self._tunnel is not None:
             self._tunnel.open()
@@ -251,6 +255,17 @@ class Server(EngineListener):
 
     def engine_hung(self, engine: int) -> None:
         self._engines[engine].hung()
+
+    def _welcome(self, listener: socket.socket | None, engines: int) -> list[EngineListener]:
+        """Where there is a port, of which a person could be told."""
+        if listener is None:
+            return []
+
+        def has_template() -> bool:
+            model = self._http_process.gateway.text_loader.current
+            return model is not None and model.template is not None
+
+        return [Welcome(self._options, listener.getsockname()[1], engines, has_template)]
 
     def _prefix(self, engine: int) -> str:
         """How a log line begins that is about one of several engines."""

@@ -16,8 +16,9 @@ from gateway.config.options import OF_NGROK, Options
 from gateway.parsing.formats import check_parsers
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.ray_serve.replica import OF_A_GROUP, OF_THE_PROXY, Replica
-from jaxengine.options.command_line import Parser, parse_as
+from jaxengine.options.command_line import parse_as
 from jaxengine.options.option import UsageError, flag, option, written
+from jaxengine.options.parser import Parser
 
 OF_A_MACHINE = (values.existing_file, values.existing_directory, values.key_file, values.token_file)
 STOP_SECONDS = 20.0  # beyond the grace time: Serve looks every 2 s whether requests run, engines have 5 s to end
@@ -47,7 +48,7 @@ def application(arguments: Mapping[str, Any], engine: EngineCommand = command) -
     try:
         given = {name.replace("-", "_"): value for name, value in arguments.items() if value is not None}
         asked = {row.name: given.pop(row.name) for row in dataclasses.fields(Scale) if row.name in given}
-        scale = parse_as(Scale, Parser(allow_abbrev=False), argv(asked))
+        scale = parse_as(Scale, Parser(), argv(asked))
         return deployment(_checked(given), scale).bind(argv(given), engine)
     except UsageError as error:
         raise RayServeException(str(error)) from None

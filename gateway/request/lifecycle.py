@@ -25,7 +25,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Span
 
 MIN_TIMEOUT = 1e-3  # 0 would mean none
-COUNTED = re.compile(r"[a-z]+ \d+/\d+")  # "compiling 3/8"
+COUNTED = re.compile(r"[a-z]+ \d+/\d+( MB)?")  # "compiling 3/8"
 
 CAUSES: dict[Kind, Failure] = {
     Kind.TEMPLATE: "template",

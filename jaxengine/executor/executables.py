@@ -55,6 +55,7 @@ class Executables:
         cores = os.cpu_count() or 1
         with deep_stacks(), ThreadPoolExecutor(cores) as pool:
             waited = [pool.submit(self._build, name) for name in essential]
+            progress(0, len(essential))
             for done, future in enumerate(as_completed(waited), 1):
                 future.result()
                 progress(done, len(essential))

@@ -2,12 +2,15 @@
 
 import argparse
 import dataclasses
+import inspect
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.options import values
 from jaxengine.options.option import UsageError, flag, read, written
+from jaxengine.options.parser import CHOICE, Parser
 from jaxengine.options.table import ServeOptions
+from jaxengine.options.values import Value
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -15,16 +18,17 @@ if TYPE_CHECKING:
 Table = TypeVar("Table", bound="DataclassInstance")
 
 
-class Parser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+SHORT = 40  # characters of choices that stand beside an option in `--help`; longer ones are listed below it
 
 
 def parse(argv: Sequence[str]) -> ServeOptions:
     """Raises UsageError, see `parse_as`."""
-    return parse_as(ServeOptions, Parser(prog="text-generation-server serve", allow_abbrev=False), argv)
+    parser = Parser(
+        prog="text-generation-server serve",
+        usage="%(prog)s --uds-path PATH [OPTIONS]",
+        description="Run one engine process, which text-generation-launcher starts and watches.",
+    )
+    return parse_as(ServeOptions, parser, argv)
 
 
 def parse_as(table: type[Table], parser: Parser, argv: Sequence[str]) -> Table:
@@ -34,13 +38,28 @@ def parse_as(table: type[Table], parser: Parser, argv: Sequence[str]) -> Table:
         UsageError: a value is wrong, two contradict each other, or an option is unknown or missing.
     """
     rows = {row.name: row for row in dataclasses.fields(table)}
-    for row in rows.values():
-        add_argument(parser, row)
+    for title, names in sections(table).items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            add_argument(group, rows[name])
     given = {name: text for name, text in vars(parser.parse_args(argv)).items() if text is not None}
     try:
         return table(**{name: _value(rows[name], given[name]) for name in given})
     except ValueError as error:  # two options that contradict each other
         raise UsageError(str(error)) from None
+
+
+def sections(table: "type[DataclassInstance]") -> dict[str | None, list[str]]:
+    """The options of `table` by concern: its own first, then those of each table that it inherits, under its title."""
+    own = [each for each in table.__mro__ if dataclasses.is_dataclass(each)]
+    rows = {row.name for row in dataclasses.fields(table)}
+    found: dict[str | None, list[str]] = {}
+    for each in own:
+        names = [name for name in inspect.get_annotations(each) if name in rows]
+        rows -= {*names}
+        if names:
+            found.setdefault(vars(each).get("title"), []).extend(names)
+    return found
 
 
 def arguments(options: ServeOptions) -> list[str]:
@@ -64,7 +83,7 @@ def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[A
     """Let `parser` take the option of `row`, as text, and describe it in `--help`."""
     parse = row.metadata["parse"]
     if row.metadata["positional"]:
-        parser.add_argument(row.name, nargs="?", help=_help(row), metavar=parse.shown)
+        parser.add_argument(row.name, nargs="?", help=_help(row), metavar=row.name.upper())
         return
     names = [flag(row.name), *filter(None, [row.metadata["short"]])]
     form: dict[str, Any] = {"required": True} if row.default is dataclasses.MISSING else {}
@@ -72,7 +91,7 @@ def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[A
         form |= {"nargs": "?", "const": "true"}
     if isinstance(row.default, tuple):
         form |= {"nargs": "+", "action": "extend"}
-    parser.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
+    parser.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=_shown(parse), **form)
 
 
 def _value(row: "dataclasses.Field[Any]", given: str | list[str]) -> Any:
@@ -90,7 +109,14 @@ def _argument(row: "dataclasses.Field[Any]", value: Any) -> str:
     return flag(row.name) if value is True else f"{flag(row.name)}={written(value)}"
 
 
+def _shown(value: Value) -> str:
+    return CHOICE if value.choices and len(value.shown) > SHORT else value.shown
+
+
 def _help(row: "dataclasses.Field[Any]") -> str:
-    default = f"{row.default:g}" if isinstance(row.default, float) else written(row.default)
+    parse, default = row.metadata["parse"], written(row.default)
+    choices = f"; one of {', '.join(parse.choices)}" if _shown(parse) != parse.shown else ""
+    if isinstance(row.default, float):
+        default = f"{row.default:g}"
     shown = "" if row.default in (None, (), dataclasses.MISSING) else f" [{default}]"
-    return f"{row.metadata['help']}{shown}".replace("%", "%%")
+    return f"{row.metadata['help']}{choices}{shown}".replace("%", "%%")

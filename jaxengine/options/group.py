@@ -9,6 +9,7 @@ Each machine runs the same command but for `--node-rank`. The names are vLLM's a
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from jaxengine.options import values
 from jaxengine.options.option import option
@@ -24,6 +25,8 @@ class GroupOptions:
     Variables of these names are set for other programs: by MPI, Slurm, PyTorch's and Lightning's launchers. Those of
     Kubernetes' LeaderWorkerSet say which pod of a group this is.
     """
+
+    title: ClassVar[str] = "Several machines"
 
     nnodes: int = option(
         1,

@@ -5,6 +5,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from jaxengine.options import values
 from jaxengine.options.option import option
@@ -14,6 +15,8 @@ from jaxengine.options.table import CheckpointOptions, ComputeOptions, EngineOpt
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(CheckpointOptions, ComputeOptions):
     """Options that the launcher has too mean the same here."""
+
+    title: ClassVar[str] = "Plan"
 
     model_id: str | None = option(
         None,

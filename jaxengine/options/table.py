@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxengine.options import values
 from jaxengine.options.group import GroupOptions
@@ -29,6 +29,8 @@ TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
     """How the checkpoint is opened: `jaxengine/server.py` acts on these."""
+
+    title: ClassVar[str] = "Model"
 
     revision: str | None = option(None, values.text, "branch, tag or commit on the hub", after="model_id")
     merge_adapter: str | None = option(
@@ -75,6 +77,8 @@ class ComputeOptions:
     dtype: of weights, activations and cache, where the next two say nothing else.
     quantize: the format of the layers' projections, see `jaxengine/weights/quantization.py`.
     """
+
+    title: ClassVar[str] = "Computation, and how much at once"
 
     dtype: str = option(
         "auto",
@@ -187,6 +191,8 @@ class EngineOptions(ComputeOptions):
         ValueError: the message names the option, the value and what would be right.
     """
 
+    title: ClassVar[str] = "Engine"
+
     tensor_parallel: int = option(1, values.whole(0), "devices to split the model over; 0 takes all")
     page_size: int = option(16, values.known_as(**{str(size): size for size in (16, 32, 64, 128)}), "tokens of a page")
     prefix_cache: bool = option(True, values.flag, "keep pages of earlier prompts")
@@ -223,6 +229,8 @@ def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(CheckpointOptions, GroupOptions, EngineOptions):
     """What an engine process is started with: the command line of `text-generation-server serve`."""
+
+    title: ClassVar[str] = "Process"
 
     uds_path: Path = option(dataclasses.MISSING, values.path, "socket to serve on, in a directory of mode 0700")
     model_id: str | None = option(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxengine.options.suggestion import suggestion
+
 LARGEST = 2**31 - 1
 
 
@@ -15,6 +17,7 @@ class Value:
 
     shown: str
     parse: Callable[[str], Any]
+    choices: tuple[str, ...] = ()  # all that there are, if it is one of several names
 
     def __call__(self, text: str) -> Any:
         return self.parse(text)
@@ -52,7 +55,7 @@ def one_of(*choices: str) -> Value:
 
 def any_case(name: Value) -> Value:
     """The same, in capitals too."""
-    return Value(name.shown, lambda text: name(text.lower()))
+    return Value(name.shown, lambda text: name(text.lower()), name.choices)
 
 
 def known_as(**meanings: Any) -> Value:
@@ -60,10 +63,10 @@ def known_as(**meanings: Any) -> Value:
 
     def parse(text: str) -> Any:
         if text not in meanings:
-            raise ValueError(f"must be one of {', '.join(meanings)}")
+            raise ValueError(f"must be one of {', '.join(meanings)}{suggestion(text, meanings)}")
         return meanings[text]
 
-    return Value("|".join(meanings), parse)
+    return Value("|".join(meanings), parse, tuple(meanings))
 
 
 def _flag(text: str) -> bool:

@@ -16,6 +16,7 @@ from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.event import Event
 from jaxengine.request.sequence import Request
 
+LOADING = "loading"  # of what is counted in bytes
 COMPILING = "compiling"  # a progress line that begins with this means the state WARMING, any other one STARTING
 
 

@@ -12,7 +12,7 @@ from jaxengine.executor.runner import Runner
 from jaxengine.group.leader import Leader
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.interface import COMPILING, OpenModel
+from jaxengine.request.interface import COMPILING, LOADING, OpenModel
 from jaxengine.startup import agreement
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.startup.place import Place
@@ -31,8 +31,8 @@ def load_engine(
     compile_cache: Path | None = None,
     leader: Leader | None = None,
 ) -> Engine:
-    """Load weights, compile what serving waits for and start on the rest; `progress("loading" or "compiling", done,
-    total)` is told of the first two.
+    """Load weights, compile what serving waits for and start on the rest; `progress(what, done, total)` is told of the
+    first two: of bytes that are `LOADING`, and of steps that are `COMPILING`.
 
     Args:
         adapters: that requests may name from the start.
@@ -52,7 +52,7 @@ def load_engine(
     limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device, setup.drafter))
     if leader:
         leader.plan(agreement.plan(limits, pages, setup.pooling(model)))
-    parameters = setup.load(lambda done, total: progress("loading", done, total), load)
+    parameters = setup.load(lambda done, total: progress(LOADING, done, total), load)
     shapes = setup.shapes(limits, pages, setup.pooling(model))
     store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:

@@ -7,7 +7,7 @@ from typing import Any
 from jaxengine.executor.device_state import DeviceState
 from jaxengine.group.follower import FollowerLink
 from jaxengine.group.replay import Replay
-from jaxengine.request.interface import COMPILING, OpenModel
+from jaxengine.request.interface import COMPILING, LOADING, OpenModel
 from jaxengine.startup import agreement
 from jaxengine.startup.place import Place
 from jaxengine.startup.setup import Setup
@@ -36,7 +36,7 @@ def load_replay(
     plan = leader.agree(agreement.facts(setup), setup.device_bytes)
     limits, pages = agreement.limits_of(plan), plan["pages"]
     shapes = setup.shapes(limits, pages, plan["pooling"])
-    parameters = setup.load(lambda done, total: progress("loading", done, total))
+    parameters = setup.load(lambda done, total: progress(LOADING, done, total))
     on_host = setup.device.on_host
     store = setup.recipe(shapes).store(compile_cache, setup.mesh) if compile_cache and on_host else None
     compiler = setup.compiler(shapes, parameters, store)

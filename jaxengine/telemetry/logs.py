@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 logger = logging.getLogger("jaxengine")
 
@@ -18,7 +18,7 @@ def configure(json_output: bool, level: str = "info", **fields: Any) -> None:
 
     Every line carries `fields`, which tell processes of one kind apart.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(fields) if json_output else TextFormatter(fields))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -33,8 +33,23 @@ def fail(message: str, code: int) -> int:
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logger.critical(message)
     else:
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        print(f"{wipe(sys.stderr)}error: {message}", file=sys.stderr, flush=True)
     return code
+
+
+class LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Lines of their own on a terminal too, where this or another process may be drawing a bar: it is wiped out first,
+    and drawn again when it moves.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream.write(wipe(self.stream))
+        super().emit(record)
+
+
+def wipe(stream: TextIO) -> str:
+    """What clears the line that a terminal is at: back to its beginning, and erased to its end."""
+    return "\r\x1b[K" if stream.isatty() else ""
 
 
 class Formatter(logging.Formatter):

@@ -132,6 +132,11 @@ def array_bytes(tree: Any) -> int:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
 
 
+def whole_bytes(tree: Any) -> int:
+    """The bytes that abstract arrays take on all devices, each part counted once."""
+    return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(tree))
+
+
 def as_stored(array: Array | Weight, target: Any) -> Any:
     """What the devices hold of a parameter: `array` has it in floats, laid out as its abstract parameter `target`, or
     as the checkpoint stores it.
@@ -151,19 +156,24 @@ def load_parameters(
     progress: Callable[[int, int], None],
     quantize: str | None = None,
 ) -> dict[str, Any]:
-    """Every parameter of `abstract_parameters`, filled from `source`. `progress(done, total)` counts parameters.
+    """Every parameter of `abstract_parameters`, filled from `source`. `progress(done, total)` counts the bytes
+    that devices hold of them, each once.
 
     A matrix that the checkpoint holds quantised is read as it is; `quantize` is for the others.
     """
     formats = weight_formats(source, quantize, device, mesh.size)
     targets = abstract_parameters(source.spec, mesh, dtype, device, formats)
     names = parameter_table(source.spec)
+    sizes = {name: whole_bytes(targets[name]) for name in names}
     parameters: dict[str, Any] = {}
+    done, total = 0, sum(sizes.values())
+    progress(done, total)
     loads = _ahead(partial(_load, source, mesh, dtype, targets), names)
-    for done, (name, loaded) in enumerate(zip(names, loads, strict=True), start=1):
+    for name, loaded in zip(names, loads, strict=True):
         whole = as_stored(loaded, targets[name])
         parameters[name] = jax.block_until_ready(whole)
-        progress(done, len(names))
+        done += sizes[name]
+        progress(done, total)
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 

@@ -1,5 +1,6 @@
 """`text-generation-server`: TGI's second command. Failures are one line and a non-zero exit code."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,11 +79,42 @@ def test_bad_model_data_exits_with_65_and_names_file_and_tensor(copy_of: Callabl
     assert done.stderr.count("\n") == 1
 
 
-def test_usage_errors_exit_with_2() -> None:
-    for arguments in ([], ["frobnicate"], ["convert", "a"], ["convert", "a", "b", "--dtype", "int3"]):
-        with pytest.raises(SystemExit) as raised:
-            main(arguments)
-        assert raised.value.code == 2
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a command is missing; there are serve, plan, download-weights, convert, quantize, export"),
+        (["frobnicate"], "'frobnicate' is no command; there are serve, "),
+        (["sevre"], "'sevre' is no command (did you mean serve?); there are serve, "),
+        (["convert", "a"], "the following arguments are required: OUTPUT_DIR"),
+        (["convert", "a", "b", "c"], "'c' is not expected"),
+        (["convert", "a", "b", "--dtyp", "x"], "--dtyp is unknown (did you mean --dtype?)"),
+        (["convert", "a", "b", "--dtype"], "--dtype needs a value, bfloat16|float16|float32"),
+        (
+            ["convert", "a", "b", "--dtype", "bf16"],
+            "argument --dtype: must be one of bfloat16, float16, float32 (did you mean bfloat16?), got 'bf16'",
+        ),
+        (["quantize", "a", "b", "--bits", "x"], "argument --bits: must be a whole number, got 'x'"),
+        (["serve", "--uds-pth", "x"], "--uds-pth is unknown (did you mean --uds-path?)"),
+        (["plan", "--device", "h100"], "--device is unknown (did you mean --devices?)"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_says_what_is_near(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}") and captured.err.count("\n") == 1 and not captured.out
+
+
+@pytest.mark.parametrize("command", ["download-weights", "convert", "quantize", "export"])
+def test_help_of_a_command_has_its_groups_and_defaults(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    titles = re.findall(r"^(\S.*):$", told, re.MULTILINE)
+    outputs = [] if command == "download-weights" else ["Output"]
+    assert (done.value.code, titles) == (0, ["options", "Model", *outputs, "Taken from TGI"])
+    assert command != "quantize" or "of a weight [4]" in told
 
 
 def test_converting_never_imports_jax(tiny: Callable[[str], Path]) -> None:

@@ -1,10 +1,12 @@
 """The engine in-process: text or ids in, completions out, in their order."""
 
+import copy
 import dataclasses
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,10 @@ from gateway.text.detokenizer import CONTEXT, MAX_BYTES, MAX_PENDING
 from gateway.text.model_text import ModelText
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.llm import LLM, BeamSearch, Completion, SamplingParams
+from jaxengine.llm.load_bars import LoadBars
+from jaxengine.llm.options import VLLM, engine_options
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.interface import LOADING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.startup.setup import Setup
 from tests.jaxengine.beam_references import searched
@@ -82,6 +87,8 @@ def test_embeddings_are_the_reference_s_hidden_states(llm: LLM, directory: Path)
     np.testing.assert_allclose(llm.embed(["The quick brown fox", prompt(50)], normalize=False), last, atol=1e-4)
     unit = last / np.linalg.norm(last, axis=1, keepdims=True)
     np.testing.assert_allclose(llm.embed(ids), unit, atol=1e-5)
+    np.testing.assert_array_equal(llm.encode(ids, use_tqdm=False), llm.embed(ids))
+    assert llm.embed([]).shape == (0, 64)
     with pytest.raises(ValueError, match="no tokens"):
         llm.embed([[5], []])
 
@@ -118,6 +125,75 @@ def test_no_prompts_no_completions(llm: LLM) -> None:
 def test_without_a_seed_every_call_draws_anew(llm: LLM) -> None:
     hot = SamplingParams(temperature=1.5, max_tokens=16, ignore_eos=True)
     assert len({tuple(completion.token_ids) for completion in llm.generate([prompt(5)] * 4, hot)}) == 4
+
+
+def test_several_answers_have_seeds_of_their_own(llm: LLM) -> None:
+    hot = SamplingParams(temperature=1.5, max_tokens=16, ignore_eos=True, n=3, seed=5)
+    (one, two) = llm.generate([prompt(5), prompt(9)], hot)
+    assert [len(each.outputs) for each in (one, two)] == [3, 3]
+    assert [each.index for each in one.outputs] == [0, 1, 2] and len({each.text for each in one.outputs}) == 3
+    alone = llm.generate([prompt(5)] * 3, [dataclasses.replace(hot, n=1, seed=seed) for seed in (5, 6, 7)])
+    assert [each.token_ids for each in one.outputs] == [each.token_ids for each in alone]
+    with pytest.raises(ValueError, match="n must be between 1 and 1024, got 0"):
+        SamplingParams(n=0)
+
+
+def test_a_completion_has_vllms_names_too(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=2, ignore_eos=True)
+    text, ended, stopped = llm.generate(
+        ["The quick brown fox", "def", "def"],
+        [
+            params,
+            SamplingParams(max_tokens=4, logit_bias={EOS: 1000.0}),
+            SamplingParams(max_tokens=4, stop_token_ids=(7,), logit_bias={7: 1000.0}),
+        ],
+    )
+    (output,) = text.outputs
+    assert (text.prompt, text.prompt_token_ids, text.finished) == ("The quick brown fox", text.prompt_ids, True)
+    assert (output.text, output.token_ids, output.finish_reason) == (text.text, text.token_ids, "length")
+    assert output.cumulative_logprob == pytest.approx(sum(token.logprob for token in text.tokens))
+    assert output.logprobs is not None
+    for token, listed in zip(text.tokens, output.logprobs, strict=True):
+        assert len(listed) == 2 and listed[token.id].rank == 1
+        assert listed[token.id].logprob == pytest.approx(token.logprob)
+        assert listed[token.id].decoded_token == tokenizer().decode([token.id])
+    assert (ended.outputs[0].finish_reason, ended.outputs[0].stop_reason, ended.outputs[0].logprobs) == (
+        "stop",
+        None,
+        None,
+    )
+    assert (stopped.outputs[0].finish_reason, stopped.outputs[0].stop_reason) == ("stop", 7)
+
+
+def test_a_stream_is_the_text_in_pieces(llm: LLM) -> None:
+    long = dataclasses.replace(GREEDY, max_tokens=24)
+    (whole,) = llm.generate(prompt(9), long)
+    stream = llm.stream(prompt(9), long)
+    pieces = [*stream]
+    assert "".join(pieces) == whole.text == stream.completion.text and len(pieces) > 3
+    assert (stream.completion.token_ids, stream.completion.finish_reason) == (whole.token_ids, "length")
+    stop = whole.text[len(whole.text) // 2 :][:3]
+    stopped = llm.stream(prompt(9), dataclasses.replace(long, stop=stop))
+    assert "".join(stopped) == whole.text[: whole.text.index(stop)]
+    assert (stopped.completion.finish_reason, stopped.completion.stop_reason) == ("stop", stop)
+    with pytest.raises(ValueError, match="a stream has one answer"):
+        llm.stream("a", SamplingParams(n=2))
+
+
+def test_other_calls_may_come_between_two_pieces(llm: LLM) -> None:
+    long = dataclasses.replace(GREEDY, max_tokens=24)
+    whole, other = (llm.generate(ids, long)[0].text for ids in (prompt(9), prompt(5)))
+    stream, second = llm.stream(prompt(9), long), llm.stream(prompt(5), long)
+    begin = next(stream)
+    assert llm.generate(prompt(5), long)[0].text == other == "".join(second)
+    assert begin + "".join(stream) == whole
+
+
+def test_who_breaks_out_of_a_stream_ends_its_request(llm: LLM) -> None:
+    with llm.stream(prompt(9), dataclasses.replace(GREEDY, max_tokens=100)) as stream:
+        next(stream)
+    assert llm.generate(prompt(5), GREEDY)[0].finish_reason == "length"
+    assert llm.engine.idle and len(stream.completion.tokens) < 100 and [*stream] == []
 
 
 def test_prompt_logprobs_come_with_the_completion(llm: LLM) -> None:
@@ -286,6 +362,66 @@ def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
     assert [each.token_ids for each in llm.chat([CHAT, CHAT], GREEDY)] == [one.token_ids] * 2
 
 
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+WITH_TOOLS = "{% for tool in tools or [] %}<tool>{{ tool | tojson }}</tool>\n{% endfor %}" + TEMPLATE
+CALLED = [
+    *CHAT,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"in": "Rome"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+]
+SHOWS_CALLS = WITH_TOOLS.replace(
+    "{{ m.content }}", "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}"
+)
+
+
+NAMES_TOOLS = "{% for tool in tools or [] %}{{ (tool.function or tool).name }}{% endfor %}"
+GIVEN = {"in": "Rome"}  # what the call's arguments mean: transformers is told it so
+
+
+@pytest.mark.parametrize("messages", [CHAT, CALLED], ids=["asked", "called"])
+def test_tools_are_told_as_transformers_tells_them(llm: LLM, messages: list[dict[str, Any]]) -> None:
+    reference, meant = tokenizer(), copy.deepcopy(messages)
+    for message in meant:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = GIVEN
+    reference.chat_template = SHOWS_CALLS
+    expected = reference.apply_chat_template(meant, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+    assert llm._prompt_of(messages, TOOLS, chat_template=SHOWS_CALLS).text == expected
+    assert "weather" in expected
+
+
+def test_tools_are_put_into_words_where_the_template_has_no_place_for_them(llm: LLM) -> None:
+    text = llm._prompt_of(CALLED, TOOLS, chat_template=TEMPLATE).text
+    assert text is not None and '"name": "weather"' in text and "sunny" in text
+
+
+def test_a_chat_with_tools_is_answered_whole_and_in_pieces(llm: LLM) -> None:
+    how = {"tools": [{"name": "f"}], "chat_template": NAMES_TOOLS + TEMPLATE}
+    (one,) = llm.chat(CHAT, GREEDY, **how)
+    assert one.prompt == "f[user] The quick brown fox\n[assistant]"
+    assert "".join(llm.stream_chat(CHAT, GREEDY, **how)) == one.text
+
+
+def test_a_chat_goes_on_with_its_last_message_and_takes_what_else_the_template_reads(llm: LLM) -> None:
+    begun = [*CHAT, {"role": "assistant", "content": "jumps"}]
+    how = {"add_generation_prompt": False, "continue_final_message": True}
+    (one,) = llm.chat(
+        begun, GREEDY, chat_template="{{ mood }}" + TEMPLATE, chat_template_kwargs={"mood": "glad"}, **how
+    )
+    assert one.prompt == "glad[user] The quick brown fox\n[assistant] jumps"
+    with pytest.raises(ValueError, match="continue_final_message needs add_generation_prompt=False"):
+        llm.chat(begun, GREEDY, chat_template=TEMPLATE, continue_final_message=True)
+    with pytest.raises(ValueError, match="arguments of the call of 'f' must be JSON"):
+        llm.chat(
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+            chat_template=TEMPLATE,
+        )
+
+
 def test_a_model_without_a_template_has_no_chats(
     llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,9 +498,32 @@ def test_a_drafter_may_be_the_model_or_stand_beside_it(named: bool, directory: P
     assert llm.generate([ids], GREEDY)[0].token_ids == reference_greedy(directory, ids, 6)
 
 
-def test_an_option_that_does_not_exist_is_named(directory: Path) -> None:
-    with pytest.raises(TypeError, match="max_tokenz"):
-        LLM(directory, max_tokenz=3)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_sise": 3}, r"LLM has no option 'max_batch_sise' \(did you mean max_batch_size\?\)"),
+        ({"max_model_len": 3, "max_total_tokens": 3}, "max_model_len is vLLM's name of max_total_tokens"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_named(directory: Path, options: dict[str, int], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        LLM(directory, **options)
+
+
+def test_vllms_names_of_options_mean_ours() -> None:
+    theirs = engine_options({"max_model_len": 64, "quantization": "int8", "enable_prefix_caching": False})
+    assert theirs == EngineOptions(max_total_tokens=64, quantize="int8", prefix_cache=False)
+    assert {*VLLM.values()} <= {row.name for row in dataclasses.fields(EngineOptions)}
+
+
+def test_loading_and_compiling_are_shown_unless_they_are_not_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (True, False):
+        with LoadBars(shown=shown) as bars:
+            for done in (0, 2_000_000):
+                bars.show(LOADING, done, 2_000_000)
+            bars.show("compiling", 3, 3)
+        told = capsys.readouterr().err
+        assert all((part in told) is shown for part in ("loading: 100%", "2.00M/2.00M", "compiling: 100%", "3/3"))
 
 
 def test_a_draft_model_changes_no_answer(llm: LLM, directory: Path, tiny: Callable[[str], Path]) -> None:

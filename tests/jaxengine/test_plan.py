@@ -318,7 +318,7 @@ def test_a_reader_may_have_had_enough(tmp_path: Path) -> None:
         (["--devices", "h200", "--num-shard", "2"], "--num-shard 2 needs so many devices, and --devices has 1"),
         (["--devices", "h200", "--quantize", "awq"], "quantize 'awq': the checkpoint is in floats"),
         (["--devices", "h200", "--max-total-tokens", "131073"], "max_total_tokens 131073 is more than the model's"),
-        (["--devices", "h200", "--page-size", "32"], "unrecognized arguments: --page-size 32"),
+        (["--devices", "h200", "--page-size", "32"], "--page-size is unknown"),
         (["--devices", "h200", "--quantize", "int3"], "--quantize 'int3' must be one of int8"),
     ],
 )

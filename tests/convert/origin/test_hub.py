@@ -1,6 +1,7 @@
 """Hub ids, against a hub on localhost: fetched once, found offline, and every refusal one line with its exit code."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -63,6 +64,15 @@ def test_a_model_is_fetched_into_the_hubs_own_cache(download: Command, cache: Pa
     assert fetched >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
     others = {"pytorch_model.bin", "consolidated.safetensors", "original", "onnx", "tiny.gguf"}
     assert not fetched & {"modeling_evil.py", *others}
+
+
+def test_a_fetch_is_one_line_where_there_is_no_terminal(download: Command, hub: FakeHub) -> None:
+    told = download("org/tiny").stderr.splitlines()
+    assert [line for line in told if "fetching" in line] == told[:1]
+    assert re.fullmatch(rf"fetching org/tiny \([\d.]+ MB\) from {hub.url}", told[0])
+    assert "fetching" not in download("org/tiny").stderr
+    assert download("org/tiny/tiny.gguf").stderr.startswith(f"fetching org/tiny/tiny.gguf from {hub.url}\n")
+    assert "fetching" not in download("org/tiny/tiny.gguf").stderr
 
 
 def test_pickled_weights_are_fetched_where_there_are_no_others(download: Command, hub: FakeHub, cache: Path) -> None:

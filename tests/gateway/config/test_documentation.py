@@ -5,15 +5,18 @@ import re
 
 import pytest
 
+from gateway import child_process
 from gateway.config.command_line import FOREIGN, parse
 from gateway.config.options import MISSING, rows
+from gateway.processes import engine_process
 from jaxengine.options.option import flag
 from jaxengine.options.plan import PlanOptions
 from jaxengine.options.visible_devices import VARIABLE as VISIBLE_DEVICES
 from tests.processes import ROOT
 
 ROWS = {row.name: row for row in rows()}
-READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/README.md")}
+PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/README.md", *PAGES)}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 OF_OTHERS = {"--skip-engine", "--rounds"}  # of `python -m tests.bench`
 OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(PlanOptions)}  # of `text-generation-server plan`
@@ -41,7 +44,8 @@ def test_help_lists_every_option_once_in_the_tables_order_and_nothing_else(help_
 @pytest.mark.parametrize("name", ROWS)
 def test_help_shows_an_options_values_meaning_and_default(help_text: str, name: str) -> None:
     row, text = ROWS[name], " ".join(described(help_text)[flag(name)].split())
-    assert row.metadata["parse"].shown in text
+    value = row.metadata["parse"]
+    assert value.shown in text or f"; one of {', '.join(value.choices)}" in text
     assert row.metadata["help"] in text
     given = re.search(r" \[([^][]*)\]$", text)
     if given:
@@ -70,16 +74,15 @@ def test_a_readme_names_no_option_that_does_not_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", READMES)
 def test_a_readme_names_no_variable_that_is_not_read(name: str) -> None:
-    of_options = (
-        {row.metadata["variable"] or name.upper() for name, row in ROWS.items()} | FOREIGN.keys() | {VISIBLE_DEVICES}
-    )
+    of_options = {row.metadata["variable"] or name.upper() for name, row in ROWS.items()} | FOREIGN.keys()
+    of_options |= {VISIBLE_DEVICES, *engine_process.NAMES, *child_process.FILES}  # passed on to those that read them
     for variable in re.findall(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`", READMES[name]):
         assert variable in of_options, variable
 
 
 def test_defaults_in_the_table_of_differences_are_the_defaults() -> None:
     """Written as `--name` (90 s)."""
-    said = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s[);]", READMES["gateway/README.md"])
+    said = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s[);]", "".join(READMES.values()))
     assert said
     for name, seconds in said:
         assert ROWS[name.replace("-", "_")].default == float(seconds)

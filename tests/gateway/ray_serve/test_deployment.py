@@ -36,7 +36,7 @@ def test_arguments_are_the_launchers_options_as_yaml_or_a_command_line_has_them(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max-totl-tokens": 5}, "unrecognized arguments: --max-totl-tokens=5"),
+        ({"max-totl-tokens": 5}, "--max-totl-tokens is unknown (did you mean --max-total-tokens?)"),
         ({"max-best-of": 0}, "--max-best-of '0' must be between 1 and 128"),
         ({"max-input-tokens": 8, "max-total-tokens": 8}, "--max-input-tokens must be less than --max-total-tokens"),
         ({"reasoning-parser": "x"}, "--reasoning-parser 'x' must be none or one of"),

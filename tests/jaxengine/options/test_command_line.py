@@ -13,9 +13,10 @@ from gateway.config.options import Options
 from gateway.processes import engine_process
 from gateway.processes.engine_process import EnginePlace
 from jaxengine import server
-from jaxengine.options.command_line import arguments, parse
+from jaxengine.options.command_line import arguments, parse, sections
 from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError, flag
+from jaxengine.options.plan import PlanOptions
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, EngineOptions, ServeOptions
 from jaxengine.service.process import StartupError
@@ -165,10 +166,26 @@ def test_a_wrong_value_is_refused_in_python_and_on_the_command_line(name: str, v
         parse([SOCKET, f"{flag(name)}={value}"])
 
 
-@pytest.mark.parametrize(("argv", "what"), [([], "--uds-path"), ([SOCKET, "--no-such"], "--no-such")])
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        ([], "--uds-path"),
+        ([SOCKET, "--no-such"], "--no-such"),
+        (["--uds-pth=x"], r"--uds-pth is unknown \(did you mean --uds-path\?\)"),
+    ],
+)
 def test_an_option_that_is_missing_or_unknown_is_named(argv: list[str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         parse(argv)
+
+
+@pytest.mark.parametrize("table", [ServeOptions, PlanOptions])
+def test_help_has_every_option_once_under_the_title_of_its_concern(table: type[Any]) -> None:
+    found = sections(table)
+    names = [name for names in found.values() for name in names]
+    assert sorted(names) == sorted(row.name for row in dataclasses.fields(table))
+    assert None not in found and next(iter(found)) == table.title
+    assert found["Model"] == [row.name for row in dataclasses.fields(CheckpointOptions)]
 
 
 def test_a_second_name_of_a_value_means_the_first() -> None:

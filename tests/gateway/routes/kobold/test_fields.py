@@ -23,8 +23,8 @@ def test_every_field_of_koboldcpp_is_known() -> None:
     assert {*KOBOLDCPP_1_102.split()} - GenerateBody.model_fields.keys() - UNSUPPORTED.keys() == WITHOUT_EFFECT
 
 
-def test_the_readme_has_every_field() -> None:
-    section = (ROOT / "gateway/README.md").read_text().split("## KoboldAI and KoboldCpp")[1].split("\n## ")[0]
+def test_the_page_has_every_field() -> None:
+    section = (ROOT / "docs/clients.md").read_text().split("## KoboldAI and KoboldCpp")[1].split("\n## ")[0]
     rows = {
         row[0]: {*re.findall(r"`(\w+)`", row[1])} for row in re.findall(r"^\| ([^|]+?) \| (`.*) \|$", section, re.M)
     }

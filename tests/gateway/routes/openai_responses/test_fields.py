@@ -54,8 +54,8 @@ def test_a_known_field_is_declared_refused_or_a_hint(name: str) -> None:
     assert set(fields.split()) <= model.model_fields.keys() | others
 
 
-def test_the_readme_lists_every_field() -> None:
-    section = (ROOT / "gateway/README.md").read_text().split("## Responses")[1].split("##")[0]
+def test_the_page_lists_every_field() -> None:
+    section = (ROOT / "docs/clients.md").read_text().split("## Responses")[1].split("##")[0]
     rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
     table = {row[0]: set(re.findall(r"`([\w.]+)`", row[1])) for row in rows if len(row) == 2}
     own = ResponseRequest.model_fields.keys() - Common.model_fields.keys()

@@ -1,0 +1,49 @@
+"""argparse, with errors that are raised, name what is wrong, and say what is near to it. All our commands use it."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jaxengine.options.option import UsageError
+from jaxengine.options.suggestion import suggestion
+
+CHOICE = "CHOICE"  # the value of an option of which `--help` lists all that there are
+NO_VALUE = re.compile(r"argument (?P<names>\S+): expected (one|at least one) argument")
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would exit. An option has to be written out.
+
+    Args:
+        stray: what to say of a word that is no option.
+    """
+
+    def __init__(self, *args: Any, stray: str = "options begin with --", **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+        self._stray = stray
+
+    def error(self, message: str) -> NoReturn:
+        if found := NO_VALUE.fullmatch(message):
+            name = found["names"].split("/")[0]
+            kind = self._option_string_actions[name].metavar
+            message = f"{name} needs a value, {'which --help lists' if kind == CHOICE else kind}"
+        raise UsageError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Unknown options are named before missing ones: the one may be the other, misspelt."""
+        if args is not None and self._subparsers is None:
+            self._refuse_unknown(args)
+        made, rest = super().parse_known_args(args, namespace)
+        if rest:
+            raise UsageError(f"{rest[0]!r} is not expected: {self._stray}")
+        return made, rest
+
+    def _refuse_unknown(self, args: Sequence[str]) -> None:
+        for word in args:
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in self._option_string_actions:
+                known = [each for each in self._option_string_actions if each.startswith("--")]
+                raise UsageError(f"{name} is unknown{suggestion(name, known)}")
