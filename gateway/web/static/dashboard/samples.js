@@ -27,6 +27,7 @@ export class Samples {
   }
 
   push(sample) {
+    if (this.last && sample.time < this.last.time - GAP) this.list = []; // the server's clock was set back
     if (this.last && sample.time <= this.last.time) return;
     if (this.last && sample.time - this.last.time > GAP) this.list.push(nothing(this.last.time + 1));
     this.list.push(sample);

@@ -1,6 +1,6 @@
 // What is now, in large numbers.
 import { html } from "../common/ui.js";
-import { NONE, UNITS, whole, worded } from "./format.js";
+import { NONE, UNITS, several, whole, worded } from "./format.js";
 
 const CALM = 5; // seconds that a rate is the mean of, so that it can be read
 const LONG_STEP = 10; // seconds without a sign of a step loop that look wrong
@@ -47,12 +47,12 @@ function tiles(last, recent) {
       more: `${whole(last.pages_used)} + ${whole(last.pages_cached)} cached of ${whole(last.pages_total)}`,
       tone: used > FULL ? "warn" : "",
     },
-    { title: "Prefix hits", unit: "share", value: last.prefix_hits, more: `${whole(last.cached_tokens)} tokens` },
+    { title: "Prefix hits", unit: "share", value: last.prefix_hits, more: several(last.cached_tokens, "token") },
     {
       title: "Last step",
       unit: "seconds",
       value: age,
-      more: `${whole(last.restarts)} restarts · ${whole(last.compiles)} compiles`,
+      more: `${several(last.restarts, "restart")} · ${several(last.compiles, "compile")}`,
       tone: age > LONG_STEP ? "bad" : "",
     },
   ];
@@ -66,7 +66,7 @@ function rate(title, total, recent, field) {
 
 function latency(title, percentiles) {
   const [median, high, highest] = percentiles ?? [];
-  return { title, unit: "seconds", value: median, more: `p95 ${second(high)} · p99 ${second(highest)}` };
+  return { title, unit: "seconds", value: median, more: `p95\u00a0${second(high)} · p99\u00a0${second(highest)}` };
 }
 
 function second(value) {
