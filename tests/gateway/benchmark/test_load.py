@@ -139,8 +139,14 @@ async def test_a_load_ends_when_its_server_is_gone() -> None:
 def test_times_between_requests_have_the_rate_and_the_burstiness(burstiness: float) -> None:
     """Of a gamma distribution the square of the relative deviation is 1 / shape."""
     gaps = np.diff(scheduled(5.0, burstiness, 1, 40_000, None))
-    assert np.mean(gaps) == pytest.approx(1 / 5, rel=0.05)
+    assert np.mean(gaps) == pytest.approx(1 / 5, rel=0.001)
     assert (np.std(gaps) / np.mean(gaps)) ** 2 == pytest.approx(1 / burstiness, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_so_many_requests_come_at_exactly_their_rate(seed: int) -> None:
+    due = scheduled(4.0, 1.0, seed, 100, None)
+    assert len(due) == 100 and due[-1] == pytest.approx(25)
 
 
 def test_a_schedule_ends_with_its_duration_and_is_the_same_for_a_seed() -> None:
