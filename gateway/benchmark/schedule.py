@@ -19,8 +19,8 @@ def arrivals(rate: float, burstiness: float, chance: random.Random) -> Iterator[
 def scheduled(rate: float, burstiness: float, seed: int, requests: int | None, duration: float | None) -> list[float]:
     """Those of one run: so many `requests`, or all that are due within `duration` seconds, at least one.
 
-    The times of so many requests are stretched so that their rate is exact, as `vllm bench serve` does: the last of 100 at
-    4 a second is due after 25 seconds.
+    The times of so many requests are stretched so that their rate is exact, as `vllm bench serve` does: the last of 100
+    at 4 a second is due after 25 seconds.
     """
     times = arrivals(rate, burstiness, random.Random(seed))
     if duration is None:
