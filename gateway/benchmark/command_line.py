@@ -22,6 +22,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:
         UsageError: a value is wrong, two contradict each other, or an option is unknown.
     """
     given = vars(_parser().parse_args(argv))
+    if (
+        given["url"] is not None and given["master_shard_uds_path"] is not None
+    ):  # in the environment it may be for others
+        raise UsageError("--master-shard-uds-path excludes --url: one of them is measured")
+    if given["api_key"] is not None and given["url"] is None:  # likewise
+        raise UsageError("--api-key needs --url")
     settings: dict[str, Any] = {}
     for row in dataclasses.fields(BenchmarkOptions):
         variable = row.name.upper()

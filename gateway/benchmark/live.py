@@ -73,7 +73,9 @@ class RichTable:
 
         rows = list(self._rows.values())[-KEPT:]
         names = [name for name in NAMES if any(name in measures for _, _, measures in rows)]
-        table = Table(rows[-1][0].kind, "run", *(NAMES[name] for name in names))
+        table = Table(box=None)
+        for title in (rows[-1][0].kind, "run", *(NAMES[name] for name in names)):
+            table.add_column(title, justify="right", overflow="fold")
         for load, run, measures in rows:
             cells = (number(measures[name]) if name in measures else "" for name in names)
             table.add_row(str(load), f"{run}/{self._runs}", *cells)

@@ -154,6 +154,8 @@ class BenchmarkOptions:
     def __post_init__(self) -> None:
         if self.compare and len(self.compare) != 2:
             raise UsageError(f"--compare takes two files (given {len(self.compare)})")
+        if self.compare and (self.url or self.batch_size):
+            raise UsageError(f"--compare excludes {'--url' if self.url else '--batch-size'}: it measures nothing")
         if self.url is None:
             self._refuse(OF_URL, "needs --url")
         if not self.rate:

@@ -10,10 +10,11 @@ from gateway.benchmark.http_client import HttpClient, Unreachable
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
-from gateway.benchmark.sender import TIMEOUT
+from gateway.benchmark.sender import TIMEOUT, readable
 
 TGI_ROUTER = "text-generation-router"
 UNKNOWN_FIELD = (400, 422)
+NO_ROUTE = 404
 WRONG_KEY = (401, 403)
 GUARDED = ("/v1/models", Completions.path, Chat.path)  # by the key that generating needs
 
@@ -26,33 +27,36 @@ async def probe(client: HttpClient, options: BenchmarkOptions, *, chats: bool) -
     """The dialect to measure a server by. `chats`: whether the prompts are.
 
     A server that has both APIs is measured by OpenAI's, which can ask for answers of a fixed length. TGI itself is
-    measured by its own: it tells no usage on /v1/completions.
+    measured by its own, each of whose events is a token.
 
     Raises:
         NoServer: it cannot be reached, wants another key, or speaks none of them.
     """
     models, info = await _json(client, "/v1/models"), await _json(client, "/info")
     api = options.api if options.api != "auto" else await _api(client, models, info, chats=chats)
-    sampling = Sampling(options)
     if api == "tgi":
         if chats:
             raise NoServer(
                 "chats cannot be sent to /generate_stream: leave --api tgi away, or take prompts with a text"
             )
-        return Tgi(sampling)
+        return Tgi(Sampling(options))
     model = options.model or _model(models) or _named(info)
     if not model:
         raise NoServer("the server names no model on /v1/models: add --model")
-    kind = Chat if api == "chat" or chats else Completions
-    asking = kind(model, sampling, lengths=True)
-    try:
-        async with asyncio.timeout(options.timeout or TIMEOUT):
-            lengths = await _takes_lengths(client, asking)
-    except TimeoutError:
-        raise NoServer(
-            f"{client.url} does not answer a first request within {options.timeout or TIMEOUT:g} s"
-        ) from None
-    return kind(model, sampling, lengths=lengths)
+    return await _openai(client, options, model, chats=chats or api == "chat")
+
+
+async def _openai(client: HttpClient, options: BenchmarkOptions, model: str, *, chats: bool) -> Dialect:
+    """By a first request to each route that it may have: which there is, and whether it takes `ignore_eos`."""
+    sampling = Sampling(options)
+    chosen: list[type[Completions] | type[Chat]] = [Chat if chats else Completions]
+    chosen += [Chat] if options.api == "auto" and not chats else []  # a server may have chats only
+    for kind in chosen:
+        reply = await _first(client, kind(model, sampling, lengths=True), options.timeout or TIMEOUT)
+        if reply.status != NO_ROUTE:
+            return kind(model, sampling, lengths=reply.status not in UNKNOWN_FIELD)
+    said = readable(bytes(reply.body))
+    raise NoServer(f"{client.url} has no {kind.path}, or no model {model!r} (404 {said}): add --api or --model")
 
 
 async def _api(client: HttpClient, models: Any, info: Any, *, chats: bool) -> str:
@@ -64,10 +68,12 @@ async def _api(client: HttpClient, models: Any, info: Any, *, chats: bool) -> st
     raise NoServer("the server has neither /v1/models nor TGI's /info: add --api, and --model for OpenAI's")
 
 
-async def _takes_lengths(client: HttpClient, dialect: Completions | Chat) -> bool:
-    """Whether it takes `ignore_eos`: known from a request that it refuses as wrong, if it does."""
-    reply = await _asked(client, "POST", dialect.path, dialect.body(Prompt("Hello", tokens=1)))
-    return reply.status not in UNKNOWN_FIELD
+async def _first(client: HttpClient, dialect: Completions | Chat, timeout: float) -> Reply:
+    try:
+        async with asyncio.timeout(timeout):
+            return await _asked(client, "POST", dialect.path, dialect.body(Prompt("Hello", tokens=1)))
+    except TimeoutError:
+        raise NoServer(f"{client.url} does not answer a first request within {timeout:g} s") from None
 
 
 async def _json(client: HttpClient, target: str) -> Any:

@@ -17,11 +17,16 @@ def arrivals(rate: float, burstiness: float, chance: random.Random) -> Iterator[
 
 
 def scheduled(rate: float, burstiness: float, seed: int, requests: int | None, duration: float | None) -> list[float]:
-    """Those of one run: so many `requests`, or all that are due within `duration` seconds, at least one."""
+    """Those of one run: so many `requests`, or all that are due within `duration` seconds, at least one.
+
+    The times of so many requests are stretched so that their rate is exact, as `vllm bench serve` does: the last of 100
+    at 4 a second is due after 25 seconds.
+    """
     times = arrivals(rate, burstiness, random.Random(seed))
     if duration is None:
         assert requests is not None, "a run has an end"
-        return [next(times) for _ in range(requests)]
+        drawn = [next(times) for _ in range(requests)]
+        return [each * requests / rate / drawn[-1] for each in drawn]
     due = [next(times)]
     while (later := next(times)) <= duration:
         due.append(later)

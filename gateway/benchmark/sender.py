@@ -71,14 +71,14 @@ class Sender:
             event = json.loads(data.decode())  # of bytes it would have to find out their encoding
             self._dialect.read(event, answer, now)
         except (ValueError, TypeError, AttributeError, KeyError):
-            answer.fail(Outcome.BROKEN, f"an event that cannot be read: {_text(data)}")
+            answer.fail(Outcome.BROKEN, f"an event that cannot be read: {readable(data)}")
 
     def _whole(self, answer: Answer, reply: Reply) -> None:
         answer.streamed = False
         try:
             self._dialect.whole(json.loads(bytes(reply.body)), answer, reply.received)
         except (ValueError, TypeError, AttributeError, KeyError):
-            answer.fail(Outcome.BROKEN, f"an answer that cannot be read: {_text(bytes(reply.body))}")
+            answer.fail(Outcome.BROKEN, f"an answer that cannot be read: {readable(bytes(reply.body))}")
 
 
 def _refuse(answer: Answer, reply: Reply) -> None:
@@ -86,9 +86,10 @@ def _refuse(answer: Answer, reply: Reply) -> None:
         asked = reply.headers.get("retry-after", "")
         answer.retry_after = float(asked) if asked.isdecimal() else 0.0
     outcome = Outcome.REJECTED if reply.status == TOO_MANY else Outcome.REFUSED
-    answer.fail(outcome, f"{reply.status} {_text(bytes(reply.body))}".strip())
+    answer.fail(outcome, f"{reply.status} {readable(bytes(reply.body))}".strip())
 
 
-def _text(data: bytes) -> str:
+def readable(data: bytes) -> str:
+    """What of a body fits into a line."""
     text = data[: 4 * SHOWN].decode("utf-8", errors="replace")[:SHOWN]
     return "".join(each if each.isprintable() else " " for each in text)

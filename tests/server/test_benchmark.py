@@ -83,8 +83,9 @@ def test_a_server_is_measured_by_each_api(server: Server, tiny_model: Path, api:
 
 @pytest.mark.parametrize("over", ["socket", "http"])
 def test_what_was_measured_until_an_interrupt_is_reported(server: Server, over: str) -> None:
-    where = ("-m", directory(server)) if over == "socket" else ("--url", server.url)
-    command = [sys.executable, "-m", "gateway.benchmark.cli", *where, "-b", "1", "2", "-r=2", "-d=100", "--output=json"]
+    where = ("-m", directory(server)) if over == "socket" else ("--url", server.url, "--requests=2")
+    load = ("-b", "1", "2", "-r=2", "-w=0", "-d=1000", "--output=json")  # a run takes a second or longer
+    command = [sys.executable, "-m", "gateway.benchmark.cli", *where, *load]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -71,6 +71,9 @@ def test_tgis_variables_are_read_and_the_command_line_wins() -> None:
         (["--output", "md", "json"], "--output takes one format for standard output"),
         (["--output=/nowhere/a.html"], "must be in an existing directory"),
         (["--compare", "a.json"], "--compare takes two files .given 1."),
+        (["--compare", "a.json", "b.json", URL], "--compare excludes --url"),
+        ([URL, "-m=/x"], "--master-shard-uds-path excludes --url"),
+        (["--api-key=x"], "--api-key needs --url"),
         (["--unknown"], "unrecognized arguments: --unknown"),
     ],
 )

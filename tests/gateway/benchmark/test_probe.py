@@ -52,6 +52,16 @@ async def test_a_server_that_refuses_ignore_eos_is_not_sent_it() -> None:
     assert (await found(OPENAI)).body(Prompt("hello"))["ignore_eos"] is True
 
 
+async def test_a_server_that_has_chats_only_is_measured_by_them() -> None:
+    async with FakeServer(
+        lambda number, body: Script(404, body="no") if "prompt" in body else stream(1)
+    ).running() as one:
+        dialect = await probe(HttpClient(one.url), parse([f"--url={one.url}"], {}), chats=False)
+        assert dialect.path == "/v1/chat/completions"
+        with pytest.raises(NoServer, match=r"has no /v1/completions, or no model 'fake' \(404 no\): add --api"):
+            await probe(HttpClient(one.url), parse([f"--url={one.url}", "--api=openai"], {}), chats=False)
+
+
 async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoServer, match=r"does not answer a first request within 0\.2 s"):
         await found(OPENAI, "--timeout=0.2", answer=stream(1, wait=5.0))
