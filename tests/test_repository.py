@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_the_map_of_a_part_names_all_that_is_there_and_nothing_else(part: str) -
     assert all((ROOT / part / name).exists() or (ROOT / name).exists() for name in named)
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES])
 def test_what_a_document_names_is_there(document: str) -> None:
     named = re.findall(r"`((?:gateway|jaxengine|convert|tests)/[\w./]*)`", (ROOT / document).read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -19,12 +19,13 @@ class StartProgress:
     """Shows the engine's progress lines, "compiling 3/8", "loading 3/8 MB" or words without a count, as they come.
 
     Args:
+        engine: what log lines call it.
         stream: where bars are drawn, if it is a terminal.
         bars: False if even a terminal gets log lines, as with `--json-output`.
     """
 
-    def __init__(self, stream: TextIO = sys.stderr, *, bars: bool = True) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO = sys.stderr, *, engine: str = "engine", bars: bool = True) -> None:
+        self._engine, self._stream = engine, stream
         self._draw = bars and stream.isatty()
         self._topic = ""  # the latest line without its count
         self._began = 0.0  # moment of the topic's first line
@@ -52,13 +53,13 @@ class StartProgress:
         self._topic, self._began = topic, time.monotonic()
         if not (self._draw and bar):
             self._logged = self._began
-            logger.info("engine: %s", line)
+            logger.info("%s: %s", self._engine, line)
 
     def _log_again(self, line: str, counted: re.Match[str] | None) -> None:
         now = time.monotonic()
         if now - self._logged >= LINE_SECONDS:
             self._logged = now
-            logger.info("engine: %s%s", line, remaining(counted, now - self._began) if counted else "")
+            logger.info("%s: %s%s", self._engine, line, remaining(counted, now - self._began) if counted else "")
 
     def _advance(self, topic: str, done: int, total: int, megabytes: bool) -> None:
         unit = MB if megabytes else 1

@@ -155,7 +155,8 @@ class Server(EngineListener):
         self._tunnel = None if spec.listener is None else Tunnel.of(options, spec.listener)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         bars = not options.json_output and len(places) == 1
-        self._start_progress = [StartProgress(bars=bars) for _ in places]
+        names = [self._prefix(number).strip() or "engine" for number in range(len(places))]
+        self._start_progress = [StartProgress(engine=name, bars=bars) for name in names]
         self.failure: BaseException | None = None  # of this process, that ended the server
 
     @property
@@ -251,7 +252,7 @@ class Server(EngineListener):
         if description.state == pb.WARMING:
             self._engines[engine].compiling()
         if description.state != pb.READY:
-            self._start_progress[engine].show(self._prefix(engine) + description.progress)
+            self._start_progress[engine].show(description.progress)
 
     def engine_hung(self, engine: int) -> None:
         self._engines[engine].hung()

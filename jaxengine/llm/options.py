@@ -19,9 +19,11 @@ VLLM = {
 
 
 def engine_options(given: Mapping[str, object]) -> EngineOptions:
-    """Raises:
-    TypeError: an option is unknown, or given by both of its names.
-    ValueError: a value is wrong, or two contradict each other.
+    """The engine's options of those `given`, by either name.
+
+    Raises:
+        TypeError: an option is unknown, or given by both of its names.
+        ValueError: a value is wrong, or two contradict each other.
     """
     known = {row.name for row in dataclasses.fields(EngineOptions)}
     for name in given:

@@ -9,8 +9,10 @@ from jaxengine.request.event import Beam, Event, FinishReason
 
 
 class Running:
-    """Args:
-    streamed: whether text is wanted as it comes. Else it is decoded once, at the end, unless stop strings need it.
+    """Events are added, and text is taken, until the completion has a reason of its end.
+
+    Args:
+        streamed: whether text is wanted as it comes. Else it is decoded once, at the end, unless stop strings need it.
     """
 
     def __init__(self, completion: Completion, new_detokenizer: Callable[[], Detokenizer], streamed: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.processes.welcome import PLAYGROUND
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher, start
@@ -85,6 +86,8 @@ def test_it_listens_while_the_engine_loads_and_says_when_it_is_ready(model: Path
     log = server.log.read_text()
     assert f"listening on {server.url}" in log and "engine: compiling 1/1" in log
     assert log.count(f"ready: mock/model (float32, 1 x mock) on {server.url} after ") == 1
+    assert "s, with a context of 2048 tokens" in log
+    assert f"page: {server.url}{PLAYGROUND}\n" in log and f"try: curl {server.url}/v1/chat/completions -H" in log
     assert "prompts have at most 2047 tokens, not --max-input-tokens 5000" in log
 
 

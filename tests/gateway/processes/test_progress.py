@@ -61,6 +61,12 @@ def test_a_long_stage_says_again_how_fast_it_is_and_how_much_longer_it_takes(
     ]
 
 
+def test_of_several_engines_each_has_its_name_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gateway"):
+        StartProgress(io.StringIO(), engine="engine 1").show("loading 0/2 MB")
+    assert caplog.messages == ["engine 1: loading 0/2 MB"]
+
+
 def test_machine_readable_logs_are_not_drawn_into() -> None:
     terminal = Terminal()
     StartProgress(terminal, bars=False).show("loading 1/2")
