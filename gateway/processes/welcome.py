@@ -28,7 +28,6 @@ class Welcome(EngineListener):
         port: that is listened on.
         engines: how many there are.
         has_template: whether the model, now that it is loaded, has a chat template.
-        page: path of the page; None if there is none.
         stream: the log's.
     """
 
@@ -38,10 +37,9 @@ class Welcome(EngineListener):
         port: int,
         engines: int,
         has_template: Callable[[], bool],
-        page: str | None = PLAYGROUND,
         stream: TextIO = sys.stderr,
     ) -> None:
-        self._options, self._port, self._page, self._stream = options, port, page, stream
+        self._options, self._port, self._stream = options, port, stream
         self._missing = set(range(engines))
         self._has_template = has_template
 
@@ -55,7 +53,7 @@ class Welcome(EngineListener):
 
     def lines(self, description: pb.Description) -> list[str]:
         base = base_url(self._options, self._port)
-        page = [] if self._page is None else [f"page: {base}{self._page}"]
+        page = [] if self._options.disable_ui else [f"page: {base}{PLAYGROUND}"]
         return [*page, f"try: {self._command(base, description)}"]
 
     def _tell(self, line: str) -> None:

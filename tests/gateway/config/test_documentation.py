@@ -6,6 +6,7 @@ import re
 import pytest
 
 from gateway import child_process
+from gateway.benchmark.options import BenchmarkOptions
 from gateway.config.command_line import FOREIGN, parse
 from gateway.config.options import MISSING, rows
 from gateway.processes import engine_process
@@ -20,6 +21,7 @@ READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/RE
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 OF_OTHERS = {"--skip-engine", "--rounds"}  # of `python -m tests.bench`
 OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(PlanOptions)}  # of `text-generation-server plan`
+OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(BenchmarkOptions)}  # of `text-generation-benchmark`
 
 
 @pytest.fixture

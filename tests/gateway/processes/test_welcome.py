@@ -59,7 +59,7 @@ def test_the_command_asks_for_what_the_model_can_do(template: bool, embeds: bool
 
 
 def test_without_a_page_there_is_the_command_alone() -> None:
-    assert len(Welcome(parse([], {}), 3001, 1, lambda: True, page=None).lines(DESCRIBED)) == 1
+    assert len(lines("--disable-ui")) == 1
 
 
 def test_it_is_told_once_when_all_engines_have_been_ready(caplog: pytest.LogCaptureFixture) -> None:
