@@ -19,6 +19,7 @@ class Chats {
     this.error = null;
     this.run = null; // {id of the message that grows, controller, update}
     this.saving = 0; // timer
+    this.turn = 0; // of what is done with the browser's database
   }
 
   get running() {
@@ -176,9 +177,11 @@ class Chats {
 
   /** Do something with the browser's database, then read the list anew: another tab may have changed it too. */
   async stored(act) {
+    const turn = (this.turn += 1);
     try {
       await act();
-      this.list = await allChats();
+      const list = await allChats();
+      if (turn === this.turn) this.list = list; // else it was read before what has been changed meanwhile
       this.keeps = true;
     } catch {
       this.keeps = false; // the list lives as long as the page
