@@ -63,8 +63,9 @@ def end(page: Page) -> None:
 
 
 def set_max_tokens(page: Page, count: int) -> None:
-    page.get_by_label("Max tokens", exact=True).fill(str(count))
-    page.get_by_label("Max tokens", exact=True).blur()
+    field = page.locator(".view:visible").get_by_label("Max tokens", exact=True)
+    field.fill(str(count))
+    field.blur()
 
 
 def answers(page: Page) -> list[str]:
@@ -237,14 +238,16 @@ def test_a_request_shown_as_code_runs_with_each_client_and_holds_no_key(
 ) -> None:
     words = 'it\'s "quoted" \\ and\nbroken'
     chat.goto(f"{chat.url}#{view}")
+    expect(chat.locator(f'.tabs a[href="#{view}"]')).to_have_attribute("aria-current", "true")
     set_max_tokens(chat, 8)
-    chat.get_by_text("Stop texts").click()
-    chat.get_by_label("Stop texts").fill("never\nat all")
-    chat.get_by_label("Message" if view == "chat" else "Text to continue", exact=True).fill(words)
-    chat.get_by_role("button", name="As code").click()
+    shown = chat.locator(".view:visible")
+    shown.get_by_text("Stop texts").click()
+    shown.get_by_label("Stop texts").fill("never\nat all")
+    shown.get_by_label("Message" if view == "chat" else "Text to continue", exact=True).fill(words)
+    shown.get_by_role("button", name="As code").click()
     for name in ("curl", "openai", "huggingface_hub", "LangChain"):
-        chat.get_by_role("button", name=name, exact=True).click()
-        text = chat.locator(".snippets pre").inner_text()
+        shown.get_by_role("button", name=name, exact=True).click()
+        text = shown.locator(".snippets pre").inner_text()
         assert "hush" not in text and f"{server.url}/llm" in text
         program = ["bash", "-c", text] if name == "curl" else [interpreter("modern"), "-c", text]
         env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "API_KEY": "hush"}
