@@ -26,20 +26,20 @@ class SamplingParams(EngineParams):
     """
 
     n: int = 1
-    stop: str | Sequence[str] = ()
+    stop: str | Sequence[str] | None = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(self.stops):
-            raise ValueError("stop holds an empty string")
+        if not all(isinstance(each, str) and each for each in self.stops):
+            raise ValueError(f"stop must be a string or several, none of them empty, got {self.stop!r}")
         if not 1 <= operator.index(self.n) <= MAX_ANSWERS:
             raise ValueError(f"n must be between 1 and {MAX_ANSWERS}, got {self.n}")
 
     @property
     def stops(self) -> Sequence[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop
+        return [self.stop] if isinstance(self.stop, str) else self.stop or ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Completion:
 
 
 class Stream(Iterator[str]):
-    """Pieces of a text as they come. `completion` grows meanwhile, and is whole behind the last one.
+    """Pieces of a text as they come. `completion` grows with them, and is whole behind the last one.
 
     Args:
         advance: gives the next piece, or None behind the last.

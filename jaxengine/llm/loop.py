@@ -115,10 +115,11 @@ class Loop:
         """Give the engine all of `requests`, or none where one of them cannot be; their ids."""
         for _, request in requests:
             self._engine.check(request)
-        for made, request in requests:
+        running = {request.id: Running(made, partial(self._detokenizer, made), streamed) for made, request in requests}
+        for _, request in requests:
             self._engine.submit(request)
-            self._running[request.id] = Running(made, partial(self._detokenizer, made), streamed)
-        return [request.id for _, request in requests]
+        self._running |= running
+        return [*running]
 
     def _give_up(self, ids: Sequence[int]) -> None:
         """End what still runs of `ids`, as after an interruption: the next call must not find what is left."""

@@ -26,9 +26,11 @@ class Running:
         self._taken = 0  # of the parts
 
     def new_text(self) -> str:
-        """What has been released since the last call."""
+        """What has been released since the last call. The completion has it too then."""
         new = "".join(self._parts[self._taken :])
         self._taken = len(self._parts)
+        if not self.completion.finish_reason:
+            self.completion.text += new
         return new
 
     def add(self, event: Event) -> None:

@@ -9,6 +9,7 @@ from jaxengine.options.option import UsageError
 from jaxengine.options.suggestion import suggestion
 
 CHOICE = "CHOICE"  # the value of an option of which `--help` lists all that there are
+DASHES = "-\u2013\u2014"  # pages and mails make two hyphens a dash
 NO_VALUE = re.compile(r"argument (?P<names>\S+): expected (one|at least one) argument")
 
 
@@ -36,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             self._refuse_unknown(args)
         made, rest = super().parse_known_args(args, namespace)
         if rest:
-            raise UsageError(f"{rest[0]!r} is not expected: {self._stray}")
+            raise UsageError(f"{_stray(rest[0], args or ())} is not expected: {self._stray}")
         return made, rest
 
     def _refuse_unknown(self, args: Sequence[str]) -> None:
@@ -47,3 +48,11 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and name not in self._option_string_actions:
                 known = [each for each in self._option_string_actions if each.startswith("--")]
                 raise UsageError(f"{name} is unknown{suggestion(name, known)}")
+
+
+def _stray(word: str, args: Sequence[str]) -> str:
+    """What to call a word that is no option, without its value, which may be a secret."""
+    if word[0] in DASHES:
+        return repr(word.partition("=")[0])
+    before = [each.partition("=")[0] for each in args[: args.index(word)] if each.startswith("--")]
+    return f"a further word behind {before[-1]}" if before else repr(word)

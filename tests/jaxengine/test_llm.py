@@ -242,6 +242,21 @@ def test_a_request_that_fails_says_so_and_takes_nothing_from_the_others(
     assert llm.generate(prompt(9), GREEDY)[0].token_ids == expected
 
 
+@pytest.mark.parametrize("stop", [[5], "", ["a", ""], [None]])
+def test_stop_is_a_string_or_several_before_anything_runs(llm: LLM, stop: Any) -> None:
+    with pytest.raises(ValueError, match="stop must be a string or several"):
+        llm.generate("a", SamplingParams(stop=stop))
+    assert llm.generate("a", SamplingParams(stop=None, max_tokens=2))[0].finish_reason == "length"
+
+
+def test_a_stream_that_is_closed_early_has_the_text_that_was_taken(llm: LLM) -> None:
+    stream = llm.stream(prompt(9), SamplingParams(temperature=0, max_tokens=50))
+    taken = next(stream) + next(stream)
+    assert stream.completion.text == taken
+    stream.close()
+    assert stream.completion.text == taken and not stream.completion.finished
+
+
 def test_a_stop_string_ends_the_text_wherever_tokens_end(llm: LLM) -> None:
     long = dataclasses.replace(GREEDY, max_tokens=24)
     (whole,) = llm.generate(prompt(9), long)
@@ -323,11 +338,6 @@ def test_bad_words_are_avoided_as_transformers_avoids_them(llm: LLM, directory: 
     avoiding, unaware = llm.generate([ids, ids], [params, dataclasses.replace(GREEDY, max_tokens=12)])
     assert avoiding.token_ids == expected != free
     assert unaware.token_ids == free
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ValueError, match="stop holds an empty string"):
-        SamplingParams(stop=["a", ""])
 
 
 def test_special_tokens_show_where_asked(llm: LLM) -> None:

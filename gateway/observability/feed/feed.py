@@ -45,16 +45,20 @@ class Feed:
         self._closed = False
 
     async def run(self) -> None:
-        """Sample until cancelled or closed. Whatever goes wrong ends the feed and nothing else."""
-        due = time.monotonic()
+        """Sample until cancelled or closed. A sample that fails is left out, and the next one is tried."""
+        due, failing = time.monotonic(), False
         try:
             while not self._closed:
-                self.sample()
+                try:
+                    self.sample()
+                    failing = False
+                except Exception:
+                    if not failing:  # one line for all that fail after it
+                        logger.exception("the feed of the dashboard has no samples")
+                    failing = True
                 now = time.monotonic()
                 due = max(due + INTERVAL, now)  # a late one does not make the next one early
                 await asyncio.sleep(due - now)
-        except Exception:
-            logger.exception("the feed of the dashboard ends")
         finally:
             self.close()
 

@@ -149,10 +149,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return rounded(sum(known)) if known else None
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
 def _rounded(values: Percentiles | None) -> Percentiles | None:
     if values is None:
         return None

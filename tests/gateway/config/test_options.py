@@ -286,6 +286,13 @@ def test_ngrok_s_other_options_are_named_without_effect_where_it_is_off() -> Non
         (["--max-input-lenght", "4"], "--max-input-lenght is unknown (did you mean --max-input-length?)"),
         (["--Max_Input_Tokens=4"], "--Max_Input_Tokens is unknown (did you mean --max-input-tokens?)"),
         (["org/model"], "'org/model' is not expected: --model-id names the model"),
+        (["--port=1", "org/model"], "a further word behind --port is not expected: --model-id names the model"),
+        (["-api-key=hush"], "'-api-key' is not expected: --model-id names the model"),
+        (
+            ["\u2013api-key=hush"],
+            "'\u2013api-key' is not expected: --model-id names the model",
+        ),  # a dash, as pages make of --
+        (["--api-key", "a", "hush"], "a further word behind --api-key is not expected: --model-id names the model"),
         (["--port"], "--port needs a value, 0..65535"),
         (["--quantize"], "--quantize needs a value, which --help lists"),
     ],
