@@ -78,7 +78,10 @@ class BenchmarkOptions:
         in_environment=False,
     )
     api_key: str | None = option(
-        None, values.text, "sent as a bearer token, shown nowhere; better in the variable API_KEY", secret=True
+        None,
+        values.key,
+        "sent as a bearer token, shown nowhere; better in the variable API_KEY, of several lines the first",
+        secret=True,
     )
     model: str | None = option(
         None, values.text, "name of the model in requests; the server's first if not given", in_environment=False

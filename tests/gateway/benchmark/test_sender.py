@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import ssl
 
 import pytest
 
 from gateway.benchmark.answer import Answer, Outcome
 from gateway.benchmark.dialect import Chat, Completions, Dialect, Tgi
 from gateway.benchmark.event_reader import EventReader
-from gateway.benchmark.http_client import HttpClient
+from gateway.benchmark.http_client import HttpClient, Unreachable, _reason
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
@@ -95,6 +96,28 @@ async def test_what_is_no_whole_answer_is_told_by_kind(script: Script, outcome: 
 async def test_nothing_listens() -> None:
     answer = await Sender(HttpClient("http://127.0.0.1:9"), DIALECTS["openai"]).send(Prompt("hello"))
     assert answer.outcome is Outcome.UNREACHABLE and answer.detail == "Connection refused"
+
+
+@pytest.mark.parametrize("options", [{"url": "http://h/é"}, {"url": "http://h", "api_key": "S3\nx"}])
+async def test_what_http_cannot_carry_is_said_without_the_key(options: dict[str, str]) -> None:
+    with pytest.raises(Unreachable, match="none that HTTP can carry") as refused:
+        await HttpClient(**options).get("/info")
+    assert "S3" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_name_that_cannot_be_looked_up_is_told(host: str) -> None:
+    with pytest.raises(Unreachable):
+        await HttpClient(f"http://{host}:1").get("/info")
+
+
+def test_why_tls_failed_is_told_in_its_words() -> None:
+    refused = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    refused.verify_message = "self-signed certificate"
+    assert _reason(refused) == "its certificate is refused: self-signed certificate"
+    other = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    other.reason = "WRONG_VERSION_NUMBER"
+    assert _reason(other) == "no TLS: WRONG_VERSION_NUMBER"
 
 
 @pytest.mark.parametrize(
