@@ -18,6 +18,7 @@ from gateway.benchmark.engine_socket import NoEngine
 from gateway.benchmark.html_report import comparison_page, page
 from gateway.benchmark.live import live
 from gateway.benchmark.markdown import markdown, table
+from gateway.benchmark.one_line import one_line
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.probe import NoServer
 from gateway.benchmark.report import INTERRUPTED, Report
@@ -80,13 +81,20 @@ def _compare(options: BenchmarkOptions) -> int:
         "html": lambda: comparison_page(names, changes),
     }
     _write(options, {name: texts[name]() for name in _formats(options)})
-    least = options.fail_below
-    if least is None:
-        return 0
+    failures = comparison.failures(a, b)
+    for each in (*comparison.differences(a, b), *failures):
+        print(f"warning: {one_line(each)}", file=sys.stderr)
+    return 0 if options.fail_below is None else _judged(changes, failures, options.fail_below)
+
+
+def _judged(changes: Sequence[comparison.Change], failures: Sequence[str], least: float) -> int:
+    """The exit code of a comparison with --fail-below `least`."""
     for change in comparison.undecided(changes, least):
         print(f"warning: {_named(change)} may be below {least:g}: more runs would tell", file=sys.stderr)
     if lower := comparison.slower(changes, least):
         return fail(f"below --fail-below {least:g}: {', '.join(map(_named, lower))}", BELOW)
+    if failures:
+        return fail(f"--fail-below {least:g} cannot be said to be kept: {one_line(failures[0])}", BELOW)
     return 0
 
 

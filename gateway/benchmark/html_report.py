@@ -49,7 +49,7 @@ def page(report: Report) -> str:
 def comparison_page(names: Sequence[str], changes: Sequence[Change]) -> str:
     heads = [f"<h1>Two benchmarks</h1><p>A: {escape(names[0])}<br>B: {escape(names[1])}</p>"]
     rows = comparison_table.rows(changes)
-    return _document("Two benchmarks", [*heads, _table("How many times A is B", comparison_table.COLUMNS, rows)])
+    return _document("Two benchmarks", [*heads, _table("B as a multiple of A", comparison_table.COLUMNS, rows)])
 
 
 def _plots(report: Report) -> Iterator[str]:

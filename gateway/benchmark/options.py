@@ -138,13 +138,13 @@ class BenchmarkOptions:
         group="What is reported",
     )
     compare: tuple[Path, ...] = option(
-        (), values.path, "two JSON reports, A and B: how many times A is B, with intervals", in_environment=False
+        (), values.path, "two JSON reports, A and B: B as a multiple of A, with intervals", in_environment=False
     )
     fail_below: float | None = option(
         None,
         values.number(0, 1e12),
         "exit with 1 if the highest throughput, in output tokens a second, is lower; with --slo the highest goodput, "
-        "in requests a second; with --compare if throughput is surely less than so many times A's",
+        "in requests a second; with --compare if B's throughput is surely less than so many times A's, or B fails where A does not",
         in_environment=False,
     )
     seed: int | None = option(

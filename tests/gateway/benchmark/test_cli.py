@@ -179,6 +179,16 @@ async def test_reports_are_compared_and_the_exit_code_tells_the_slower(tmp_path:
     assert compared(a, tmp_path / "c.json")[0] == 2
 
 
+async def test_the_gate_fails_where_a_load_is_lacking_and_warns_of_other_lengths(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    for path, options in ((a, ["-b", "1", "2"]), (b, ["-b=1", "-s=11"])):
+        await command(lambda number, body: stream(3), *options, *ONE[1:-1], f"--output={path}")
+    code, _, err = compared(a, b, "--fail-below=0.001")
+    assert code == 1 and "cannot be said to be kept: only A has concurrency 2" in err
+    assert "warning: Sequence Length is 10 in A and 11 in B" in err
+    assert compared(a, b)[0] == 0
+
+
 def compared(a: Path, b: Path, *options: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
