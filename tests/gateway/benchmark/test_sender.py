@@ -77,6 +77,11 @@ async def test_the_opening_of_a_chat_is_no_chunk() -> None:
         (Script(503, body="draining"), Outcome.REFUSED, "503"),
         (Script(events=[(0, text("a")), (0, '{"error": {"message": "lost"}}')]), Outcome.BROKEN, "lost"),
         (Script(events=[(0, text("a")), (0, "{nonsense")]), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, text("a")), (0, "[" * 100_000)]), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, text("a")), (0, '{"usage": {"completion_tokens": 1e999}}')]), Outcome.BROKEN, "cannot be"),
+        (Script(events=[(0, text("a")), (0, usage(3, 10**400))]), Outcome.BROKEN, "cannot be read"),
+        (Script(body="[" * 100_000), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, '{"error": "\\u001b[2Ja\\nb"}')]), Outcome.BROKEN, " [2Ja b"),
         (Script(events=[(0, text("a"))], cut=True), Outcome.BROKEN, "closed the connection"),
         (Script(events=[(0, text("a"))]), Outcome.BROKEN, "stopped before its end"),
         (Script(events=[(0, "[DONE]")]), Outcome.EMPTY, "no token"),
@@ -91,6 +96,23 @@ async def test_the_opening_of_a_chat_is_no_chunk() -> None:
 async def test_what_is_no_whole_answer_is_told_by_kind(script: Script, outcome: Outcome, detail: str) -> None:
     answer = await answer_to(script, timeout=0.3 if outcome is Outcome.TIMEOUT else 20.0)
     assert answer.outcome is outcome and detail in answer.detail
+    assert answer.detail.isprintable() and len(answer.detail) < 300
+
+
+async def test_what_a_server_says_of_an_error_is_cut() -> None:
+    answer = await answer_to(Script(events=[(0, json.dumps({"error": {"message": "A" * 9999}}))]))
+    assert answer.outcome is Outcome.BROKEN and len(answer.detail) < 300
+
+
+async def test_a_server_that_was_given_up_stays_so() -> None:
+    """Requests of an open loop are still in flight then; one that is answered does not hide that others were not sent."""
+    sender = Sender(HttpClient("http://127.0.0.1:9"), DIALECTS["openai"], patience=2)
+    for _ in range(2):
+        await sender.send(Prompt("hello"))
+    async with FakeServer(lambda number, body: stream(2)).running() as server:
+        sender._client = HttpClient(server.url)
+        assert (await sender.send(Prompt("hello"))).complete
+    assert sender.given_up and sender.gone == "Connection refused"
 
 
 async def test_nothing_listens() -> None:
