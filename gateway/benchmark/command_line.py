@@ -51,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTIONS]",
         description="Measure an engine over its socket as TGI's benchmark does, or any OpenAI or TGI server.",
         epilog="Of TGI's options, but --batch-size, each can also be set by the environment variable of its name.",
-        allow_abbrev=False,
     )
     group = parser.add_argument_group()
     for row in dataclasses.fields(BenchmarkOptions):
@@ -59,6 +58,3 @@ def _parser() -> argparse.ArgumentParser:
             group = parser.add_argument_group(row.metadata["group"])
         add_argument(group, row)
     return parser
-
-
-__all__ = ["UsageError", "parse"]

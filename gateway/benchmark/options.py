@@ -20,6 +20,7 @@ OF_URL = (
     *("prefix_length", "prefix_groups", "timeout"),
 )
 OF_RATE = ("burstiness",)
+SLO_SHARE = 0.95
 OF_SLO = ("slo_share",)
 OF_PREFIX = ("prefix_length", "prefix_groups")
 
@@ -144,7 +145,8 @@ class BenchmarkOptions:
         None,
         values.number(0, 1e12),
         "exit with 1 if the highest throughput, in output tokens a second, is lower; with --slo the highest goodput, "
-        "in requests a second; with --compare if B's throughput is surely less than so many times A's, or B fails where A does not",
+        "in requests a second; with --compare if B's throughput is surely less than so many times A's, or B fails "
+        "where A does not",
         in_environment=False,
     )
     seed: int | None = option(
@@ -191,6 +193,11 @@ class BenchmarkOptions:
         """Whether tokens are sampled rather than chosen greedily, by TGI's rule."""
         filters = (self.top_k, self.top_p, self.typical_p)
         return self.do_sample or self.temperature not in (None, 0.0, 1.0) or any(each is not None for each in filters)
+
+    @property
+    def needed_share(self) -> float:
+        """Of the answers, those that must be good."""
+        return self.slo_share or SLO_SHARE
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

@@ -116,8 +116,9 @@ def test_of_a_servers_keys_the_first_is_sent() -> None:
         "http://u:S3@h:x",
         "http://h/v1?k=S3",
         "http://h/v1?",
-    ]
-    + ["http://h/#", "http://h/#S3"],
+        "http://h/#",
+        "http://h/#S3",
+    ],
 )
 def test_a_url_that_may_hold_a_secret_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="--url must hold no user, query or fragment") as refused:

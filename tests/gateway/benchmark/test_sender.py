@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+from time import perf_counter
 
 import pytest
 
@@ -105,7 +106,7 @@ async def test_what_a_server_says_of_an_error_is_cut() -> None:
 
 
 async def test_a_server_that_was_given_up_stays_so() -> None:
-    """Requests of an open loop are still in flight then; one that is answered does not hide that others were not sent."""
+    """Requests of an open loop are in flight then: one that is answered does not hide that others were not sent."""
     sender = Sender(HttpClient("http://127.0.0.1:9"), DIALECTS["openai"], patience=2)
     for _ in range(2):
         await sender.send(Prompt("hello"))
@@ -195,3 +196,25 @@ def test_events_are_read_whatever_parts_they_come_in(size: int) -> None:
     for start in range(0, len(sent), size):
         found += reader.feed(sent[start : start + size])
     assert found == [b"one", b"two\nthree"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_lines_may_end_in_three_ways(end: bytes, size: int) -> None:
+    sent = end.join([b"data: one", b"data: two", b"", b"data: three", b"", b"data: rest"])
+    reader, found = EventReader(), []
+    for start in range(0, len(sent), size):
+        found += reader.feed(sent[start : start + size])
+    assert found == [b"one\ntwo", b"three"]
+
+
+def test_a_long_line_is_read_in_a_time_of_its_length() -> None:
+    """In parts of a kilobyte: four times as long takes four times as long, not sixteen times."""
+
+    def seconds(parts: int) -> float:
+        reader, began = EventReader(), perf_counter()
+        for _ in range(parts):
+            reader.feed(b"x" * 1000)
+        return perf_counter() - began
+
+    assert min(seconds(8000) for _ in range(3)) < 9 * min(seconds(2000) for _ in range(3))
