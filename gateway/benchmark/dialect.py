@@ -2,8 +2,8 @@
 
 On OpenAI's completions moments are taken as `vllm bench serve` takes them: every event with a choice is a chunk, even
 one without text, as a token may be the middle of a character. Of a chat those are chunks whose choice has content,
-reasoning or calls. There vLLM counts every event with a choice too: its TTFT ends with the role, which a server may send
-before it has computed anything.
+reasoning or calls. There vLLM counts every event with a choice too: its TTFT ends with the role, which a server may
+send before it has computed anything.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """TGI's benchmark over the socket of an engine process whose steps take a known time, and without one."""
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -105,6 +106,26 @@ async def test_batches_that_had_ended_are_kept_when_one_fails() -> None:
         await engine_benchmark._level(Failing(), options, description, 1, Lines(1, io.StringIO()), report)
     [level] = report.levels
     assert len(level.runs) == 2
+
+
+async def test_compiles_of_a_report_are_those_of_its_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiling:
+        stats = pb.Stats(compiles_after_warmup=5)
+
+        async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+            self.stats.compiles_after_warmup += 1
+            yield pb.RequestEvent(tokens=[pb.Token(id=1)], finish=pb.LENGTH)
+
+    @contextlib.asynccontextmanager
+    async def connected_to(*_: object) -> AsyncGenerator[tuple[Compiling, pb.Description], None]:
+        yield Compiling(), pb.Description(vocab_size=100, max_total_tokens=100)
+
+    monkeypatch.setattr(engine_benchmark, "find", lambda *_: (tmp_path, ""))
+    monkeypatch.setattr(engine_benchmark, "_connected", connected_to)
+    report = await measured(tmp_path, "-b=1", "-r=2", "-w=1")
+    assert report.facts["compiles during the measurement"] == 3
 
 
 async def test_a_time_out_within_the_measurement_is_not_one_of_connecting(tmp_path: Path) -> None:
