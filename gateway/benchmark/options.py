@@ -184,8 +184,7 @@ class BenchmarkOptions:
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
             default = type(self).__dataclass_fields__[name].default
-            in_environment = name == "api_key"  # set for the server, say
-            if getattr(self, name) != default and not in_environment:
+            if getattr(self, name) != default:
                 raise UsageError(f"--{name.replace('_', '-')} {why}")
 
     @property

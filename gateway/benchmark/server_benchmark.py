@@ -29,6 +29,7 @@ from gateway.benchmark.tokenizer import tokenizer
 
 REQUESTS_EACH, REQUESTS_AT_A_RATE = 4, 100  # of a run, unless --requests or --duration says otherwise
 AHEAD = 2  # prompts for each user that are made before they are asked for, where a run has no number of them
+LAST_SECONDS = 2.0
 PATIENCE = 16  # connections in a row that may fail, or twice as many as there are users
 
 
@@ -74,13 +75,21 @@ class ServerBenchmark:
         finally:
             if self._ahead is not None:
                 self._ahead.close()
-        after = await facts.counters(self._client)
+        after = await self._last_counters(report)
         report.facts["metrics"] = {"before": before, "after": after, "grown": facts.grown(before, after)}
         if options.slo is not None:
             report.slo, report.slo_share = str(options.slo), options.needed_share
             report.knee = knee(report.levels, report.slo_share)
         report.warnings += warnings(options, report, self._answers, self._lag.seconds)
         return report
+
+    async def _last_counters(self, report: Report) -> dict[str, float]:
+        """None, if they do not come soon after what ended the measurement early: its user waits for the report."""
+        try:
+            async with asyncio.timeout(LAST_SECONDS if report.failure else None):
+                return await facts.counters(self._client)
+        except TimeoutError:
+            return {}
 
     async def _measure(self, report: Report) -> None:
         try:

@@ -91,7 +91,7 @@ def test_the_key_is_never_shown() -> None:
     with pytest.raises(UsageError) as refused:
         parse([URL, "--api-key= "], {})
     assert "--api-key must" in str(refused.value)
-    assert parse([], {"API_KEY": "secret"}).api_key, "a key for the server is no mistake of the engine's benchmark"
+    assert parse([], {"API_KEY": "clé"}).api_key is None, "a key for others is no mistake of the engine's benchmark"
 
 
 @pytest.mark.parametrize("key", ["S3é", "S3\x1bb", " S3", "S3 ", "\nS3"])
