@@ -18,11 +18,14 @@ class Ahead:
         threading.Thread(target=self._make, daemon=True).start()
 
     def fill(self, wanted: int) -> None:
-        """Wait until so many are made; so many are kept ahead from then on. Raises what `source` raises."""
+        """Wait until so many are made, or until `close`; so many are kept ahead from then on.
+
+        Raises what `source` raises.
+        """
         with self._changed:
             self._wanted = wanted
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._error or len(self._made) >= wanted)
+            self._changed.wait_for(lambda: self._error or self._closed or len(self._made) >= wanted)
             if self._error is not None:
                 raise self._error
 

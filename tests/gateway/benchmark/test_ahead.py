@@ -41,6 +41,23 @@ def test_prompts_come_in_their_order_and_are_made_elsewhere() -> None:
     assert source.made <= 50 + 5
 
 
+def test_nobody_waits_for_what_is_made_no_more() -> None:
+    """As after Ctrl-C, while a run's prompts are made: the process would not end."""
+    going_on = threading.Event()
+
+    def slowly() -> Iterator[Prompt]:
+        while going_on.wait():
+            yield Prompt("hello")
+
+    ahead = Ahead(slowly())
+    waiting = threading.Thread(target=ahead.fill, args=(1000,), daemon=True)
+    waiting.start()
+    ahead.close()
+    going_on.set()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
 def test_what_goes_wrong_is_raised_where_prompts_are_asked_for() -> None:
     ahead = Ahead(Source(end=2))
     assert [next(ahead).text, next(ahead).text] == ["0", "1"]
