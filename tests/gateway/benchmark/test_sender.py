@@ -217,4 +217,4 @@ def test_a_long_line_is_read_in_a_time_of_its_length() -> None:
             reader.feed(b"x" * 1000)
         return perf_counter() - began
 
-    assert min(seconds(8000) for _ in range(3)) < 9 * min(seconds(2000) for _ in range(3))
+    assert min(seconds(4000) for _ in range(3)) < 9 * min(seconds(1000) for _ in range(3))
