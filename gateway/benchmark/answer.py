@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.benchmark.one_line import one_line
+
 
 class Outcome(StrEnum):
     """COMPLETE is the only one whose times count."""
@@ -66,9 +68,9 @@ class Answer:
         return [later - earlier for earlier, later in itertools.pairwise(self.chunks)]
 
     def fail(self, outcome: Outcome, detail: str) -> None:
-        """The first failure counts."""
+        """The first failure counts. `detail` may hold what a server wrote."""
         if self.complete:
-            self.outcome, self.detail = outcome, detail
+            self.outcome, self.detail = outcome, one_line(detail)
 
     def close(self) -> None:
         """Judge a stream that has ended without an error."""

@@ -26,13 +26,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:
         given["url"] is not None and given["master_shard_uds_path"] is not None
     ):  # in the environment it may be for others
         raise UsageError("--master-shard-uds-path excludes --url: one of them is measured")
-    if given["api_key"] is not None and given["url"] is None:  # likewise
-        raise UsageError("--api-key needs --url")
     settings: dict[str, Any] = {}
     for row in dataclasses.fields(BenchmarkOptions):
         variable = row.name.upper()
         if (value := given[row.name]) is not None:
             settings[row.name] = _read(row, flag(row.name), value)
+        elif row.name == "api_key" and given["url"] is None:
+            continue  # in the environment it is for others: the server beside this engine, say
         elif row.metadata["in_environment"] and environ.get(variable):
             settings[row.name] = _read(row, variable, environ[variable])
     settings.setdefault("seed", secrets.randbits(31))
@@ -51,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTIONS]",
         description="Measure an engine over its socket as TGI's benchmark does, or any OpenAI or TGI server.",
         epilog="Of TGI's options, but --batch-size, each can also be set by the environment variable of its name.",
-        allow_abbrev=False,
     )
     group = parser.add_argument_group()
     for row in dataclasses.fields(BenchmarkOptions):
@@ -59,6 +58,3 @@ def _parser() -> argparse.ArgumentParser:
             group = parser.add_argument_group(row.metadata["group"])
         add_argument(group, row)
     return parser
-
-
-__all__ = ["UsageError", "parse"]

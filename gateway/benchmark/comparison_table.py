@@ -43,4 +43,4 @@ def written(names: Sequence[str], changes: Sequence[Change]) -> str:
         }
         for change in changes
     ]
-    return json.dumps({"a": names[0], "b": names[1], "changes": listed}, indent=1) + "\n"
+    return json.dumps({"a": names[0], "b": names[1], "changes": listed}, indent=1, allow_nan=False) + "\n"

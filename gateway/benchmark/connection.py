@@ -12,6 +12,8 @@ from typing import cast
 
 import h11
 
+from gateway.benchmark.one_line import one_line
+
 OnData = Callable[[float, bytes], None]  # the moment, in seconds of `perf_counter`, and a part of an event stream
 EVENT_STREAM = "text/event-stream"
 
@@ -129,4 +131,4 @@ class Connection(asyncio.Protocol):
     def _lose(self, reason: str) -> None:
         self.close()
         if self._done is not None and not self._done.done():
-            self._done.set_exception(ConnectionLost(reason, begun=self._reply is not None))
+            self._done.set_exception(ConnectionLost(one_line(reason), begun=self._reply is not None))

@@ -1,8 +1,9 @@
 """How a server is asked for a stream, and what its events say: OpenAI's two routes, and TGI's.
 
-Moments are taken as `vllm bench serve` takes them: on OpenAI's completions every event with a choice is a chunk, even
-one without text, as a token may be the middle of a character; of a chat those whose choice has content, reasoning or
-calls.
+On OpenAI's completions moments are taken as `vllm bench serve` takes them: every event with a choice is a chunk, even
+one without text, as a token may be the middle of a character. Of a chat those are chunks whose choice has content,
+reasoning or calls. There vLLM counts every event with a choice too: its TTFT ends with the role, which a server may
+send before it has computed anything.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
 
 DONE = b"[DONE]"
+MOST_TOKENS = 1 << 40
 WRITTEN = ("content", "reasoning", "reasoning_content", "tool_calls", "function_call")
 
 
@@ -114,7 +116,7 @@ class Tgi:
         answer.ended |= event.get("generated_text") is not None
         details = event.get("details")
         if isinstance(details, Mapping):
-            answer.prompt_tokens = int(details.get("input_length") or 0)
+            answer.prompt_tokens = _tokens(details.get("input_length"))
             _generated(details.get("generated_tokens"), answer)
         _note(event, answer)
 
@@ -140,11 +142,19 @@ def _note(event: Mapping[str, Any], answer: Answer) -> None:
 
 def _count(usage: Any, answer: Answer) -> None:
     if isinstance(usage, Mapping):
-        answer.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-        answer.cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        answer.prompt_tokens = _tokens(usage.get("prompt_tokens"))
+        answer.cached_tokens = _tokens((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
         _generated(usage.get("completion_tokens"), answer)
 
 
 def _generated(tokens: Any, answer: Answer) -> None:
     if tokens is not None:
-        answer.output_tokens, answer.counted = int(tokens), True
+        answer.output_tokens, answer.counted = _tokens(tokens), True
+
+
+def _tokens(count: Any) -> int:
+    """A count; what is not told counts as 0. Raises ValueError where no answer could have so many."""
+    found = int(count or 0)
+    if not 0 <= found <= MOST_TOKENS:
+        raise ValueError(f"a count of tokens of {count}")
+    return found

@@ -14,6 +14,7 @@ from gateway.benchmark.distribution import Distribution
 from gateway.benchmark.engine_batch import Batch, BatchFailed, Generates
 from gateway.benchmark.engine_socket import NoEngine, find
 from gateway.benchmark.live import Live
+from gateway.benchmark.one_line import one_line
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.parameters import engine_parameters
 from gateway.benchmark.report import INTERRUPTED, Level, Load, Report
@@ -35,14 +36,16 @@ async def measure(options: BenchmarkOptions, environ: Mapping[str, str], live: L
     async with _connected(socket, token) as (client, description):
         _check_lengths(options, description)
         report = Report("engine", engine_parameters(options, description.model_id), _facts(socket, description))
+        before = client.stats.compiles_after_warmup
         try:
             for size in options.batch_sizes:
-                report.levels.append(await _level(client, options, description, size, live))
+                await _level(client, options, description, size, live, report)
         except BatchFailed as error:
-            report.failure = str(error)
+            report.failure = one_line(str(error))
         except asyncio.CancelledError:  # what was measured is reported
             report.failure = INTERRUPTED
-        report.facts["compiles after warm-up"] = client.stats.compiles_after_warmup
+        compiles = client.stats.compiles_after_warmup
+        report.facts["compiles during the measurement"] = compiles - before if compiles >= before else compiles
         report.warnings += _warnings(report, description)
     return report
 
@@ -54,17 +57,21 @@ async def _connected(socket: Path, token: str) -> AsyncIterator[tuple[EngineClie
     client = EngineClient(socket, token)
     running = asyncio.create_task(client.run())
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            while not client.ready:
-                await asyncio.sleep(0.01)
+        await _ready(client, f"the engine at {socket} takes no requests: {description.progress or 'it is starting'}")
         yield client, description
-    except TimeoutError:
-        raise NoEngine(
-            f"the engine at {socket} takes no requests: {description.progress or 'it is starting'}"
-        ) from None
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def _ready(client: EngineClient, otherwise: str) -> None:
+    """Raises NoEngine."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            while not client.ready:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise NoEngine(otherwise) from None
 
 
 async def _describe(socket: Path, token: str) -> pb.Description:
@@ -94,16 +101,25 @@ def _check_lengths(options: BenchmarkOptions, description: pb.Description) -> No
 
 
 async def _level(
-    client: Generates, options: BenchmarkOptions, description: pb.Description, size: int, live: Live
-) -> Level:
+    client: Generates,
+    options: BenchmarkOptions,
+    description: pb.Description,
+    size: int,
+    live: Live,
+    report: Report,
+) -> None:
+    """Raises BatchFailed or CancelledError; the batches until then are in the report all the same."""
     load, chance = Load("batch size", size), random.Random(f"{options.seed} {size}")
-    batches = []
-    for number in range(options.warmups + options.runs):
-        batch = await engine_batch.run(client, [_request(options, description, chance) for _ in range(size)])
-        if number >= options.warmups:
-            batches.append(batch)
-            live.show(load, number - options.warmups + 1, batch.measures)
-    return level(load, batches)
+    batches: list[Batch] = []
+    try:
+        for number in range(options.warmups + options.runs):
+            batch = await engine_batch.run(client, [_request(options, description, chance) for _ in range(size)])
+            if number >= options.warmups:
+                batches.append(batch)
+                live.show(load, number - options.warmups + 1, batch.measures)
+    finally:
+        if batches:
+            report.levels.append(level(load, batches))
 
 
 def level(load: Load, batches: list[Batch]) -> Level:

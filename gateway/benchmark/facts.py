@@ -3,7 +3,6 @@
 The URL is named, without what could be a secret; the API key never.
 """
 
-import json
 import os
 import platform
 import re
@@ -13,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
+from gateway.benchmark import plain_json
 from gateway.benchmark.connection import ConnectionLost
 from gateway.benchmark.http_client import HttpClient, Unreachable
 
+LARGEST = 1e18  # of a count
 PACKAGES = ("h11", "uvloop", "grpcio")
 # Of each count the first series that the server has, summed over its labels.
 COUNTERS = {
@@ -52,7 +53,7 @@ async def server(client: HttpClient) -> dict[str, Any]:
     for target in ("/info", "/version"):
         text = await _text(client, target)
         try:
-            value = json.loads(text) if text else None
+            value = plain_json.loads(text) if text else None
         except ValueError:
             value = None
         if isinstance(value, dict):
@@ -70,7 +71,9 @@ def read_counters(exposition: str) -> dict[str, float]:
     sums: dict[str, float] = {}
     for line in exposition.splitlines():
         if not line.startswith("#") and (sample := SAMPLE.fullmatch(line.strip())):
-            sums[sample[1]] = sums.get(sample[1], 0.0) + _number(sample[2])
+            count = _count(sample[2])
+            if count is not None:
+                sums[sample[1]] = sums.get(sample[1], 0.0) + count
     found = {name: next((sums[each] for each in series if each in sums), None) for name, series in COUNTERS.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -84,11 +87,13 @@ def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
     }
 
 
-def _number(text: str) -> float:
+def _count(text: str) -> float | None:
+    """None if it is none, as NaN."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return 0.0
+        return None
+    return value if abs(value) <= LARGEST else None
 
 
 async def _text(client: HttpClient, target: str) -> str:

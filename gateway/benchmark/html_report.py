@@ -26,6 +26,8 @@ SERVER_PLOTS = (
     ("Time per output token (TPOT), ms", ("tpot_ms",)),
     ("Time of a whole answer (E2E), ms", ("e2e_ms",)),
 )
+# Of the tables, of which a report without a level has the first alone.
+CAPTIONS = {"engine": ("What was asked", "Times", "Throughput"), "server": ("What was asked", "Rates", "Times")}
 PERCENTILES = ("p50", "p90", "p99")
 
 
@@ -38,10 +40,7 @@ def page(report: Report) -> str:
         [f'<p class="warning">The measurement ended early: {escape(report.failure)}.</p>'] if report.failure else []
     )
     parts += ['<div class="plots">', *_plots(report), "</div>"]
-    captions = ("What was asked", "Times" if report.kind == "engine" else "Rates", "Throughput", "")
-    if report.kind == "server":
-        captions = ("What was asked", "Rates", "Times", "")
-    parts += [_table(caption, *each) for caption, each in zip(captions, tables(report), strict=False)]
+    parts += [_table(caption, *each) for caption, each in zip(CAPTIONS[report.kind], tables(report), strict=False)]
     parts.append(_table("On what", ("Fact", "Value"), list(fact_lines(report.facts))))
     return _document(f"Benchmark of {of}", parts)
 
@@ -49,7 +48,7 @@ def page(report: Report) -> str:
 def comparison_page(names: Sequence[str], changes: Sequence[Change]) -> str:
     heads = [f"<h1>Two benchmarks</h1><p>A: {escape(names[0])}<br>B: {escape(names[1])}</p>"]
     rows = comparison_table.rows(changes)
-    return _document("Two benchmarks", [*heads, _table("How many times A is B", comparison_table.COLUMNS, rows)])
+    return _document("Two benchmarks", [*heads, _table("B as a multiple of A", comparison_table.COLUMNS, rows)])
 
 
 def _plots(report: Report) -> Iterator[str]:

@@ -63,7 +63,10 @@ class HttpClient:
 
     async def _request(self, method: str, target: str, body: bytes, on_data: OnData | None) -> Reply:
         headers = [*self._headers, ("content-length", str(len(body)))]
-        request = h11.Request(method=method, target=self._prefix + target, headers=headers)
+        try:
+            request = h11.Request(method=method, target=self._prefix + target, headers=headers)
+        except (h11.LocalProtocolError, UnicodeError):  # whose text may hold the key
+            raise Unreachable("the request's address or key is none that HTTP can carry") from None
         kept = self._kept()
         if kept is not None:
             try:
@@ -99,9 +102,17 @@ class HttpClient:
             raise Unreachable(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
             raise Unreachable(_reason(error)) from None
+        except UnicodeError:  # a part of its name is empty or too long
+            raise Unreachable("the host's name is none that can be looked up") from None
         return connection
 
 
 def _reason(error: OSError) -> str:
-    """In the system's words, whatever event loop reports it; of a name that is not known in the resolver's."""
+    """In the system's words, whatever event loop reports it; of a name that is not known in the resolver's, of a
+    certificate and of TLS in OpenSSL's, whose numbers are not the system's.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS: {error.reason}"
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)

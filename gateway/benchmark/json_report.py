@@ -5,19 +5,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gateway.benchmark import plain_json
 from gateway.benchmark.distribution import Distribution
 from gateway.benchmark.report import FORMAT, Level, Load, Report
 from jaxengine.options.option import UsageError
 
 
 def written(report: Report) -> str:
-    return json.dumps({"format": FORMAT, **dataclasses.asdict(report)}, indent=1) + "\n"
+    return json.dumps({"format": FORMAT, **dataclasses.asdict(report)}, indent=1, allow_nan=False) + "\n"
 
 
 def read(path: Path) -> Report:
     """Raises UsageError naming the file."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = plain_json.loads(path.read_text(encoding="utf-8"))
         if fields.pop("format") != FORMAT:
             raise UsageError(f"--compare {path} is of another version of this command")
         levels = [_level(each) for each in fields.pop("levels")]

@@ -52,13 +52,13 @@ async def open_loop(sender: Sends, prompts: Iterator[Prompt], due: Sequence[floa
     """The answers to requests that are sent when they are due, in seconds from now, however late answers are."""
     began = perf_counter()
     sent: list[asyncio.Task[Answer]] = []
-    for seconds in due:
-        prompt = next(prompts)  # it takes a moment to make, which is not the request's
-        await _until(began + seconds)
-        if sender.given_up:
-            break
-        sent.append(asyncio.create_task(sender.send(prompt, due=began + seconds)))
-    return list(await asyncio.gather(*sent))
+    async with asyncio.TaskGroup() as group:  # what is in flight ends with the loop, if that is cancelled
+        for seconds in due:
+            await _until(began + seconds)
+            if sender.given_up:
+                break
+            sent.append(group.create_task(sender.send(next(prompts), due=began + seconds)))
+    return [task.result() for task in sent]
 
 
 async def _until(moment: float) -> None:

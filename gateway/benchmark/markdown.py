@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from gateway.benchmark.distribution import Distribution
 from gateway.benchmark.fact_lines import fact_lines
 from gateway.benchmark.names import NAMES, number
+from gateway.benchmark.one_line import one_line
 from gateway.benchmark.report import Level, Report
 
 ENGINE_TIMES = {"Prefill": "prefill_ms", "Decode (token)": "decode_token_ms", "Decode (total)": "decode_total_ms"}
@@ -84,7 +85,7 @@ def _counts(level: Level) -> list[str]:
 
 def table(columns: Sequence[str], rows: Rows) -> str:
     """Padded, so that it reads in a terminal too."""
-    lines = [list(columns), *(list(row) for row in rows)]
+    lines = [[one_line(cell).replace("|", r"\|") for cell in row] for row in (columns, *rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     shown = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines

@@ -20,6 +20,7 @@ OF_URL = (
     *("prefix_length", "prefix_groups", "timeout"),
 )
 OF_RATE = ("burstiness",)
+SLO_SHARE = 0.95
 OF_SLO = ("slo_share",)
 OF_PREFIX = ("prefix_length", "prefix_groups")
 
@@ -78,7 +79,10 @@ class BenchmarkOptions:
         in_environment=False,
     )
     api_key: str | None = option(
-        None, values.text, "sent as a bearer token, shown nowhere; better in the variable API_KEY", secret=True
+        None,
+        values.key,
+        "sent as a bearer token, shown nowhere; better in the variable API_KEY, of several lines the first",
+        secret=True,
     )
     model: str | None = option(
         None, values.text, "name of the model in requests; the server's first if not given", in_environment=False
@@ -135,13 +139,14 @@ class BenchmarkOptions:
         group="What is reported",
     )
     compare: tuple[Path, ...] = option(
-        (), values.path, "two JSON reports, A and B: how many times A is B, with intervals", in_environment=False
+        (), values.path, "two JSON reports, A and B: B as a multiple of A, with intervals", in_environment=False
     )
     fail_below: float | None = option(
         None,
         values.number(0, 1e12),
         "exit with 1 if the highest throughput, in output tokens a second, is lower; with --slo the highest goodput, "
-        "in requests a second; with --compare if throughput is surely less than so many times A's",
+        "in requests a second; with --compare if B's throughput is surely less than so many times A's, or B fails "
+        "where A does not",
         in_environment=False,
     )
     seed: int | None = option(
@@ -179,8 +184,7 @@ class BenchmarkOptions:
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
             default = type(self).__dataclass_fields__[name].default
-            in_environment = name == "api_key"  # set for the server, say
-            if getattr(self, name) != default and not in_environment:
+            if getattr(self, name) != default:
                 raise UsageError(f"--{name.replace('_', '-')} {why}")
 
     @property
@@ -188,6 +192,11 @@ class BenchmarkOptions:
         """Whether tokens are sampled rather than chosen greedily, by TGI's rule."""
         filters = (self.top_k, self.top_p, self.typical_p)
         return self.do_sample or self.temperature not in (None, 0.0, 1.0) or any(each is not None for each in filters)
+
+    @property
+    def needed_share(self) -> float:
+        """Of the answers, those that must be good."""
+        return self.slo_share or SLO_SHARE
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

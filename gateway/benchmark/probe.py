@@ -1,20 +1,21 @@
 """Which API a server speaks, which model it has, and whether it knows `ignore_eos`: found out by asking it."""
 
 import asyncio
-import json
 from typing import Any
 
+from gateway.benchmark import plain_json
 from gateway.benchmark.connection import ConnectionLost, Reply
 from gateway.benchmark.dialect import Chat, Completions, Dialect, Tgi
 from gateway.benchmark.http_client import HttpClient, Unreachable
+from gateway.benchmark.one_line import one_line, readable
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
-from gateway.benchmark.sender import TIMEOUT, readable
+from gateway.benchmark.sender import TIMEOUT
 
 TGI_ROUTER = "text-generation-router"
 UNKNOWN_FIELD = (400, 422)
-NO_ROUTE = 404
+NO_ROUTE = (404, 405, 501)
 WRONG_KEY = (401, 403)
 GUARDED = ("/v1/models", Completions.path, Chat.path)  # by the key that generating needs
 
@@ -53,10 +54,10 @@ async def _openai(client: HttpClient, options: BenchmarkOptions, model: str, *, 
     chosen += [Chat] if options.api == "auto" and not chats else []  # a server may have chats only
     for kind in chosen:
         reply = await _first(client, kind(model, sampling, lengths=True), options.timeout or TIMEOUT)
-        if reply.status != NO_ROUTE:
+        if reply.status not in NO_ROUTE:
             return kind(model, sampling, lengths=reply.status not in UNKNOWN_FIELD)
-    said = readable(bytes(reply.body))
-    raise NoServer(f"{client.url} has no {kind.path}, or no model {model!r} (404 {said}): add --api or --model")
+    said = f"{reply.status} {readable(bytes(reply.body))}".strip()
+    raise NoServer(f"{client.url} has no {kind.path}, or no model {one_line(model)!r} ({said}): add --api or --model")
 
 
 async def _api(client: HttpClient, models: Any, info: Any, *, chats: bool) -> str:
@@ -80,7 +81,7 @@ async def _json(client: HttpClient, target: str) -> Any:
     """What a GET answers; None if it answers something else."""
     reply = await _asked(client, "GET", target)
     try:
-        return json.loads(bytes(reply.body)) if reply.status == 200 else None
+        return plain_json.loads(bytes(reply.body).decode()) if reply.status == 200 else None
     except ValueError:
         return None
 
@@ -92,6 +93,9 @@ async def _asked(client: HttpClient, method: str, target: str, body: dict[str, A
         raise NoServer(f"{client.url} cannot be reached: {error}") from None
     if reply.status in WRONG_KEY and target in GUARDED:
         raise NoServer(f"{client.url} refuses the key ({reply.status}): set API_KEY to one that it takes")
+    if 300 <= reply.status < 400 and target in GUARDED:
+        place = one_line(reply.headers.get("location", "elsewhere").removesuffix(target))
+        raise NoServer(f"{client.url} redirects {target} ({reply.status}) to {place}: give that URL")
     return reply
 
 

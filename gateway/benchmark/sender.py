@@ -9,11 +9,12 @@ from gateway.benchmark.connection import ConnectionLost, Reply
 from gateway.benchmark.dialect import DONE, Dialect
 from gateway.benchmark.event_reader import EventReader
 from gateway.benchmark.http_client import HttpClient, Unreachable
+from gateway.benchmark.one_line import readable
 from gateway.benchmark.prompt import Prompt
 
 TIMEOUT = 600.0  # seconds, unless --timeout says otherwise
 TOO_MANY = 429
-SHOWN = 200  # characters of a body that says why
+UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
 class Sender:
@@ -26,11 +27,12 @@ class Sender:
         self._client, self._dialect = client, dialect
         self._timeout, self.patience = timeout, patience
         self._failed = 0
+        self.gone = ""  # why the server was given up; it stays so, whatever answers come after
 
     @property
     def given_up(self) -> bool:
         """Whether the server has gone away."""
-        return self._failed >= self.patience
+        return bool(self.gone)
 
     async def send(self, prompt: Prompt, due: float | None = None) -> Answer:
         """Ask for an answer to `prompt`. Its times count from `due`, a moment of `perf_counter`, or from now."""
@@ -46,6 +48,8 @@ class Sender:
         except ConnectionLost as error:
             answer.fail(Outcome.BROKEN if error.begun else Outcome.UNREACHABLE, str(error))
         self._failed = self._failed + 1 if answer.outcome is Outcome.UNREACHABLE else 0
+        if self._failed >= self.patience and not self.gone:
+            self.gone = answer.detail
         return answer
 
     async def _ask(self, prompt: Prompt, answer: Answer) -> None:
@@ -70,14 +74,14 @@ class Sender:
         try:
             event = json.loads(data.decode())  # of bytes it would have to find out their encoding
             self._dialect.read(event, answer, now)
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except UNREADABLE:
             answer.fail(Outcome.BROKEN, f"an event that cannot be read: {readable(data)}")
 
     def _whole(self, answer: Answer, reply: Reply) -> None:
         answer.streamed = False
         try:
             self._dialect.whole(json.loads(bytes(reply.body)), answer, reply.received)
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except UNREADABLE:
             answer.fail(Outcome.BROKEN, f"an answer that cannot be read: {readable(bytes(reply.body))}")
 
 
@@ -87,9 +91,3 @@ def _refuse(answer: Answer, reply: Reply) -> None:
         answer.retry_after = float(asked) if asked.isdecimal() else 0.0
     outcome = Outcome.REJECTED if reply.status == TOO_MANY else Outcome.REFUSED
     answer.fail(outcome, f"{reply.status} {readable(bytes(reply.body))}".strip())
-
-
-def readable(data: bytes) -> str:
-    """What of a body fits into a line."""
-    text = data[: 4 * SHOWN].decode("utf-8", errors="replace")[:SHOWN]
-    return "".join(each if each.isprintable() else " " for each in text)

@@ -1,4 +1,7 @@
-"""The sweep: how many users a server serves. Twice as many each time until goodput falls, then closer to the knee."""
+"""The sweep: how many users a server serves. Twice as many each time until goodput falls, then closer to the knee.
+
+Where nothing is good, more users would not be served better: that ends it too.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,7 +20,7 @@ async def sweep(measure: Measure, needed: float | None) -> list[Level]:
     best, users = 0.0, 1
     while users <= MOST_USERS:
         levels.append(level := await measure(users))
-        if level.totals["complete"] == 0 or (levels[1:] and goodput(level) < best * GROWTH):
+        if goodput(level) == 0 or (levels[1:] and goodput(level) < best * GROWTH):
             break
         best = max(best, goodput(level))
         users *= 2

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.benchmark import cli
+from gateway.benchmark import cli, outputs
+from gateway.benchmark.command_line import parse
 from tests.gateway.benchmark.fake_server import Answers, FakeServer, Script, stream
 
 
@@ -126,6 +127,45 @@ async def test_empty_answers_are_no_answers() -> None:
     done = await command(lambda number, body: Script(events=[(0, "[DONE]")]), *ONE)
     [level] = report(done)["levels"]
     assert level["totals"]["complete"] == 0 and level["failures"] == {"empty": 12} and level["spread"] == {}
+    assert done.code == 2 and "no answer is complete; the first: empty, the answer holds no token" in done.err
+
+
+@pytest.mark.parametrize("status", [500, 405, 307])
+async def test_a_server_on_which_nothing_works_is_no_success(status: int) -> None:
+    done = await command(lambda number, body: Script(status, body="no"), *ONE, "--fail-below=0")
+    assert done.code == 2 and str(status) in done.err.splitlines()[-1]
+
+
+async def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("kept")
+    (tmp_path / "b.md").mkdir()
+    files = [str(tmp_path / name) for name in ("a.json", "b.md", "c.html")]
+    done = await command(lambda number, body: stream(3), *ONE[:-1], "--output", *files)
+    assert done.code == 2 and "b.md cannot be written: Is a directory" in done.err and not done.server.heads
+    assert (tmp_path / "a.json").read_text() == "kept" and not (tmp_path / "c.html").exists()
+
+
+async def test_a_file_that_cannot_be_written_any_more_loses_no_other(tmp_path: Path) -> None:
+    lost = tmp_path / "a.md"
+
+    def spoiling(number: int, body: object) -> Script:
+        lost.mkdir(exist_ok=True)
+        return stream(3)
+
+    done = await command(spoiling, *ONE[:-1], "--output", str(lost), str(tmp_path / "b.json"), "html")
+    assert done.code == 2 and "a.md cannot be written" in done.err
+    assert json.loads((tmp_path / "b.json").read_text())["levels"] and done.out.startswith("<!doctype html>")
+
+
+def test_files_are_written_before_standard_output(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    options = parse(["--output", "json", str(tmp_path / "a.md")], {})
+    with redirect_stdout(Closed()), pytest.raises(BrokenPipeError):
+        outputs.write(options, {"md": "text", "json": "{}"})
+    assert (tmp_path / "a.md").read_text() == "text"
 
 
 async def test_what_the_server_compiled_meanwhile_is_warned_of() -> None:
@@ -177,6 +217,16 @@ async def test_reports_are_compared_and_the_exit_code_tells_the_slower(tmp_path:
     assert code == 0 and not err
     assert all(change["low"] <= change["ratio"] <= change["high"] for change in json.loads(out)["changes"])
     assert compared(a, tmp_path / "c.json")[0] == 2
+
+
+async def test_the_gate_fails_where_a_load_is_lacking_and_warns_of_other_lengths(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    for path, options in ((a, ["-b", "1", "2"]), (b, ["-b=1", "-s=11"])):
+        await command(lambda number, body: stream(3), *options, *ONE[1:-1], f"--output={path}")
+    code, _, err = compared(a, b, "--fail-below=0.001")
+    assert code == 1 and "cannot be said to be kept: only A has concurrency 2" in err
+    assert "warning: Sequence Length is 10 in A and 11 in B" in err
+    assert compared(a, b)[0] == 0
 
 
 def compared(a: Path, b: Path, *options: str) -> tuple[int, str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.benchmark import json_report
-from gateway.benchmark.comparison import compare, interval, slower, undecided
+from gateway.benchmark.comparison import compare, differences, failures, interval, slower, student, undecided
 from gateway.benchmark.comparison_table import rows
 from gateway.benchmark.distribution import Distribution
 from gateway.benchmark.report import Level, Load, Report
@@ -62,6 +62,53 @@ def test_the_gate_fails_where_it_is_sure_and_warns_where_it_is_not() -> None:
     perhaps = compare(report([100, 120, 90]), report([85, 130, 70]))
     assert undecided(perhaps, 0.95) and not slower(perhaps, 0.95)
     assert not slower(surely, 0.7) and not undecided(surely, 0.7)
+
+
+def test_a_rate_of_nothing_is_surely_slower_and_not_left_out() -> None:
+    """Of one pair too; and the other way round there is nothing to be slower than."""
+    for rates in ([100.0, 100.0, 0.0], [0.0, 0.0, 0.0], [0.0]):
+        a, b = report([100.0] * len(rates)), report([1.0] * len(rates))
+        for run, rate in zip(b.levels[0].runs, rates, strict=True):
+            run["output_tokens_per_second"] = rate
+        [change] = slower(compare(a, b), 0.5)
+        assert (change.ratio, change.low, change.high, change.pairs) == (0, 0, 0, len(rates))
+        assert "B is worse" in rows([change])[0]
+        assert not slower(compare(b, a), 0.5)
+
+
+def test_a_server_that_fails_is_told_though_no_ratio_tells() -> None:
+    good = report([100.0, 101.0])
+    assert failures(good, good) == []
+    early = report([100.0, 101.0])
+    early.failure = "it went away"
+    assert failures(good, early) == ["B ended early: it went away"]
+    assert failures(early, good) == ["A ended early: it went away"]
+    more = report([100.0, 101.0])
+    more.levels += report([1.0], Load("concurrency", 9)).levels
+    assert failures(more, good) == ["only A has concurrency 9"]
+    assert failures(good, more) == ["only B has concurrency 9"]
+    failing = report([100.0, 101.0])
+    failing.levels[0].failures, failing.levels[0].totals = {"refused": 3}, {"complete": 0.0}
+    assert failures(good, failing) == [
+        "only B has requests that ended refused at concurrency 8",
+        "B has no complete answer at concurrency 8",
+    ]
+    assert failures(failing, good) == []
+
+
+def test_parameters_that_differ_are_told() -> None:
+    a, b = report([1.0]), report([1.0])
+    b.parameters["Seed"] = "1"
+    assert differences(a, b) == []
+    a.parameters["Decode Length"], b.parameters["Decode Length"], b.parameters["SLO"] = "8", "16", "ttft=1ms"
+    assert differences(a, b) == ["Decode Length is 8 in A and 16 in B", "SLO is - in A and ttft=1ms in B"]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "point"), [(1, 12.7062), (30, 2.0423), (31, 2.0395), (40, 2.0211), (120, 1.9799), (10**6, 1.96)]
+)
+def test_students_points_go_on_behind_the_table(freedom: int, point: float) -> None:
+    assert student(freedom) == pytest.approx(point, abs=5e-4)
 
 
 def test_reports_come_back_from_their_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """TGI's benchmark over the socket of an engine process whose steps take a known time, and without one."""
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -17,6 +18,7 @@ from gateway.benchmark.engine_batch import Batch, BatchFailed, Row
 from gateway.benchmark.engine_socket import NoEngine, find
 from gateway.benchmark.live import Lines
 from gateway.benchmark.report import Report
+from gateway.engine.interface import EngineUnavailable
 from gateway.processes.runtime_directory import TOKEN, write_token
 from jaxengine.options.option import UsageError
 from jaxengine.rpc import engine_pb2 as pb
@@ -86,6 +88,53 @@ async def test_requests_that_the_engine_refuses_or_fails_are_told(tmp_path: Path
             await measured(engine.path, "-s=2000", "-d=100")
         with pytest.raises(UsageError, match="--top-n-tokens 999 must be at most"):
             await measured(engine.path, "--top-n-tokens=999")
+
+
+async def test_batches_that_had_ended_are_kept_when_one_fails() -> None:
+    class Failing:
+        batches = 0
+
+        async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+            self.batches += 1
+            if self.batches > 3:
+                raise EngineUnavailable("the engine stopped", 1)
+            yield pb.RequestEvent(tokens=[pb.Token(id=1)], finish=pb.LENGTH)
+
+    report, description = Report("engine", {}, {}), pb.Description(vocab_size=100)
+    options = parse(["-b=1", "-r=5", "-w=1"], {})
+    with pytest.raises(BatchFailed, match="the engine stopped"):
+        await engine_benchmark._level(Failing(), options, description, 1, Lines(1, io.StringIO()), report)
+    [level] = report.levels
+    assert len(level.runs) == 2
+
+
+async def test_compiles_of_a_report_are_those_of_its_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiling:
+        stats = pb.Stats(compiles_after_warmup=5)
+
+        async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+            self.stats.compiles_after_warmup += 1
+            yield pb.RequestEvent(tokens=[pb.Token(id=1)], finish=pb.LENGTH)
+
+    @contextlib.asynccontextmanager
+    async def connected_to(*_: object) -> AsyncGenerator[tuple[Compiling, pb.Description], None]:
+        yield Compiling(), pb.Description(vocab_size=100, max_total_tokens=100)
+
+    monkeypatch.setattr(engine_benchmark, "find", lambda *_: (tmp_path, ""))
+    monkeypatch.setattr(engine_benchmark, "_connected", connected_to)
+    report = await measured(tmp_path, "-b=1", "-r=2", "-w=1")
+    assert report.facts["compiles during the measurement"] == 3
+
+
+async def test_a_time_out_within_the_measurement_is_not_one_of_connecting(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        async with connected(engine):
+            pass
+        with pytest.raises(TimeoutError):
+            async with engine_benchmark._connected(engine.path, engine.token):
+                raise TimeoutError
 
 
 async def test_a_wrong_token_and_a_dead_socket_are_told(tmp_path: Path) -> None:

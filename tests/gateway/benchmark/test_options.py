@@ -74,7 +74,10 @@ def test_tgis_variables_are_read_and_the_command_line_wins() -> None:
         (["--compare", "a.json", "b.json", URL], "--compare excludes --url"),
         ([URL, "-m=/x"], "--master-shard-uds-path excludes --url"),
         (["--api-key=x"], "--api-key needs --url"),
-        (["--unknown"], "unrecognized arguments: --unknown"),
+        (["--unknown"], "--unknown is unknown"),
+        (["--url=http://hü/"], "--url .* must be printable ASCII"),
+        (["--url=http://h/a b"], "--url .* must be printable ASCII"),
+        (["--url=http://h/é"], "--url .* must be printable ASCII"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(argv: list[str], message: str) -> None:
@@ -88,7 +91,39 @@ def test_the_key_is_never_shown() -> None:
     with pytest.raises(UsageError) as refused:
         parse([URL, "--api-key= "], {})
     assert "--api-key must" in str(refused.value)
-    assert parse([], {"API_KEY": "secret"}).api_key, "a key for the server is no mistake of the engine's benchmark"
+    assert parse([], {"API_KEY": "clé"}).api_key is None, "a key for others is no mistake of the engine's benchmark"
+
+
+@pytest.mark.parametrize("key", ["S3é", "S3\x1bb", " S3", "S3 ", "\nS3"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:
+    for argv, environ in (([URL, f"--api-key={key}"], {}), ([URL], {"API_KEY": key})):
+        with pytest.raises(UsageError, match="must be one line of printable ASCII") as refused:
+            parse(argv, environ)
+        assert "S3" not in str(refused.value)
+
+
+def test_of_a_servers_keys_the_first_is_sent() -> None:
+    assert parse([URL], {"API_KEY": "one\ntwo\n"}).api_key == "one"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:S3@h",
+        "http://:S3@h",
+        "http://@h",
+        "user:S3@h",
+        "http://u:S3@h:x",
+        "http://h/v1?k=S3",
+        "http://h/v1?",
+        "http://h/#",
+        "http://h/#S3",
+    ],
+)
+def test_a_url_that_may_hold_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="--url must hold no user, query or fragment") as refused:
+        parse([f"--url={url}"], {})
+    assert "S3" not in str(refused.value) and url not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])

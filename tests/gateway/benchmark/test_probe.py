@@ -52,13 +52,14 @@ async def test_a_server_that_refuses_ignore_eos_is_not_sent_it() -> None:
     assert (await found(OPENAI)).body(Prompt("hello"))["ignore_eos"] is True
 
 
-async def test_a_server_that_has_chats_only_is_measured_by_them() -> None:
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_that_has_chats_only_is_measured_by_them(status: int) -> None:
     async with FakeServer(
-        lambda number, body: Script(404, body="no") if "prompt" in body else stream(1)
+        lambda number, body: Script(status, body="no") if "prompt" in body else stream(1)
     ).running() as one:
         dialect = await probe(HttpClient(one.url), parse([f"--url={one.url}"], {}), chats=False)
         assert dialect.path == "/v1/chat/completions"
-        with pytest.raises(NoServer, match=r"has no /v1/completions, or no model 'fake' \(404 no\): add --api"):
+        with pytest.raises(NoServer, match=rf"has no /v1/completions, or no model 'fake' \({status} no\): add --api"):
             await probe(HttpClient(one.url), parse([f"--url={one.url}", "--api=openai"], {}), chats=False)
 
 
@@ -79,6 +80,14 @@ async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         ({}, (), False, None, "neither /v1/models nor TGI's /info: add --api"),
         ({}, ("--api=openai",), False, None, "names no model on /v1/models: add --model"),
         (TGI, ("--api=tgi",), True, None, "chats cannot be sent to /generate_stream"),
+        (
+            OPENAI,
+            (),
+            False,
+            Script(307, body="", headers={"location": "https://h/x/v1/completions"}),
+            "to https://h/x: give",
+        ),
+        (OPENAI, (), False, Script(308, body=""), "redirects /v1/completions .308. to elsewhere: give that URL"),
         (OPENAI, (), False, Script(401, body="no"), r"refuses the key \(401\): set API_KEY"),
     ],
 )

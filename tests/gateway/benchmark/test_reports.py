@@ -2,12 +2,13 @@
 
 import io
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from gateway.benchmark import json_report
+from gateway.benchmark import json_report, plain_json
 from gateway.benchmark.chart import chart, ticks
 from gateway.benchmark.comparison import compare
 from gateway.benchmark.distribution import Distribution
@@ -103,7 +104,17 @@ def test_a_page_of_nothing_measured_is_whole() -> None:
 
 def test_a_comparison_has_a_page() -> None:
     text = comparison_page(["a.json", EVIL], compare(server_report(), server_report()))
-    assert "How many times A is B" in text and EVIL not in text
+    assert "B as a multiple of A" in text and EVIL not in text
+
+
+def test_what_a_server_says_stays_in_its_line_and_is_short() -> None:
+    report = server_report()
+    report.facts["server"]["info"] = {"e\x1b[2J\nvil": "\x1b[31mred\nnew | line" + 9999 * "A", "list": ["A" * 9999]}
+    report.parameters["Model"] = "a|b\nc"
+    for text in (markdown(report), page(report)):
+        assert "\x1b" not in text and "A" * 300 not in text
+    assert "\nnew" not in markdown(report) and "\nvil" not in markdown(report)
+    assert r"| a\|b c " in markdown(report)
 
 
 def test_points_of_a_plot_are_where_their_numbers_are() -> None:
@@ -130,6 +141,18 @@ def test_json_is_json_and_comes_back() -> None:
     assert fields["knee"] == 1.0 and fields["levels"][3]["failures"] == {"rejected": 1, "broken": 1}
 
 
+def test_a_number_that_json_lacks_is_never_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_report.written(Report("server", {}, {"x": math.nan}))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 50 + "]" * 50, "NaN", '{"a": 1e999}', "[-Infinity]", "nonsense"])
+def test_documents_of_a_server_are_finite_and_not_deep(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        plain_json.loads(text)
+    assert plain_json.loads('{"a": [1.5, {"b": null}]}') == {"a": [1.5, {"b": None}]}
+
+
 def test_runs_are_shown_as_lines_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
     with live(3, stream) as shown:
@@ -152,4 +175,7 @@ def test_counters_are_summed_over_engines_and_survive_a_restart() -> None:
     text = '# HELP x y\ntextgen_preemptions_total{engine="0"} 2.0\ntextgen_preemptions_total{engine="1"} 3\nother 1\n'
     assert read_counters(text) == {"preemptions": 5.0}
     assert read_counters("<html>") == {}
+    for odd in ("NaN", "+Inf", "1e999", "x"):
+        assert read_counters(f"textgen_preemptions_total {odd}\n") == {}
+        assert read_counters(f'textgen_preemptions_total{{engine="0"}} {odd}\n{text}') == {"preemptions": 5.0}
     assert grown({"a": 5.0, "b": 1.0}, {"a": 7.0, "b": 0.5, "c": 1.0}) == {"a": 2.0, "b": 0.5}

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import ssl
+from time import perf_counter
 
 import pytest
 
 from gateway.benchmark.answer import Answer, Outcome
 from gateway.benchmark.dialect import Chat, Completions, Dialect, Tgi
 from gateway.benchmark.event_reader import EventReader
-from gateway.benchmark.http_client import HttpClient
+from gateway.benchmark.http_client import HttpClient, Unreachable, _reason
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.prompt import Prompt
 from gateway.benchmark.sampling import Sampling
@@ -76,6 +78,11 @@ async def test_the_opening_of_a_chat_is_no_chunk() -> None:
         (Script(503, body="draining"), Outcome.REFUSED, "503"),
         (Script(events=[(0, text("a")), (0, '{"error": {"message": "lost"}}')]), Outcome.BROKEN, "lost"),
         (Script(events=[(0, text("a")), (0, "{nonsense")]), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, text("a")), (0, "[" * 100_000)]), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, text("a")), (0, '{"usage": {"completion_tokens": 1e999}}')]), Outcome.BROKEN, "cannot be"),
+        (Script(events=[(0, text("a")), (0, usage(3, 10**400))]), Outcome.BROKEN, "cannot be read"),
+        (Script(body="[" * 100_000), Outcome.BROKEN, "cannot be read"),
+        (Script(events=[(0, '{"error": "\\u001b[2Ja\\nb"}')]), Outcome.BROKEN, " [2Ja b"),
         (Script(events=[(0, text("a"))], cut=True), Outcome.BROKEN, "closed the connection"),
         (Script(events=[(0, text("a"))]), Outcome.BROKEN, "stopped before its end"),
         (Script(events=[(0, "[DONE]")]), Outcome.EMPTY, "no token"),
@@ -90,11 +97,50 @@ async def test_the_opening_of_a_chat_is_no_chunk() -> None:
 async def test_what_is_no_whole_answer_is_told_by_kind(script: Script, outcome: Outcome, detail: str) -> None:
     answer = await answer_to(script, timeout=0.3 if outcome is Outcome.TIMEOUT else 20.0)
     assert answer.outcome is outcome and detail in answer.detail
+    assert answer.detail.isprintable() and len(answer.detail) < 300
+
+
+async def test_what_a_server_says_of_an_error_is_cut() -> None:
+    answer = await answer_to(Script(events=[(0, json.dumps({"error": {"message": "A" * 9999}}))]))
+    assert answer.outcome is Outcome.BROKEN and len(answer.detail) < 300
+
+
+async def test_a_server_that_was_given_up_stays_so() -> None:
+    """Requests of an open loop are in flight then: one that is answered does not hide that others were not sent."""
+    sender = Sender(HttpClient("http://127.0.0.1:9"), DIALECTS["openai"], patience=2)
+    for _ in range(2):
+        await sender.send(Prompt("hello"))
+    async with FakeServer(lambda number, body: stream(2)).running() as server:
+        sender._client = HttpClient(server.url)
+        assert (await sender.send(Prompt("hello"))).complete
+    assert sender.given_up and sender.gone == "Connection refused"
 
 
 async def test_nothing_listens() -> None:
     answer = await Sender(HttpClient("http://127.0.0.1:9"), DIALECTS["openai"]).send(Prompt("hello"))
     assert answer.outcome is Outcome.UNREACHABLE and answer.detail == "Connection refused"
+
+
+@pytest.mark.parametrize("options", [{"url": "http://h/é"}, {"url": "http://h", "api_key": "S3\nx"}])
+async def test_what_http_cannot_carry_is_said_without_the_key(options: dict[str, str]) -> None:
+    with pytest.raises(Unreachable, match="none that HTTP can carry") as refused:
+        await HttpClient(**options).get("/info")
+    assert "S3" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_name_that_cannot_be_looked_up_is_told(host: str) -> None:
+    with pytest.raises(Unreachable):
+        await HttpClient(f"http://{host}:1").get("/info")
+
+
+def test_why_tls_failed_is_told_in_its_words() -> None:
+    refused = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    refused.verify_message = "self-signed certificate"
+    assert _reason(refused) == "its certificate is refused: self-signed certificate"
+    other = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    other.reason = "WRONG_VERSION_NUMBER"
+    assert _reason(other) == "no TLS: WRONG_VERSION_NUMBER"
 
 
 @pytest.mark.parametrize(
@@ -150,3 +196,25 @@ def test_events_are_read_whatever_parts_they_come_in(size: int) -> None:
     for start in range(0, len(sent), size):
         found += reader.feed(sent[start : start + size])
     assert found == [b"one", b"two\nthree"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_lines_may_end_in_three_ways(end: bytes, size: int) -> None:
+    sent = end.join([b"data: one", b"data: two", b"", b"data: three", b"", b"data: rest"])
+    reader, found = EventReader(), []
+    for start in range(0, len(sent), size):
+        found += reader.feed(sent[start : start + size])
+    assert found == [b"one\ntwo", b"three"]
+
+
+def test_a_long_line_is_read_in_a_time_of_its_length() -> None:
+    """In parts of a kilobyte: four times as long takes four times as long, not sixteen times."""
+
+    def seconds(parts: int) -> float:
+        reader, began = EventReader(), perf_counter()
+        for _ in range(parts):
+            reader.feed(b"x" * 1000)
+        return perf_counter() - began
+
+    assert min(seconds(4000) for _ in range(3)) < 9 * min(seconds(1000) for _ in range(3))

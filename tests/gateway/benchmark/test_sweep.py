@@ -18,7 +18,7 @@ class Server:
 
     async def measure(self, users: int) -> Level:
         self.tried.append(users)
-        share = 1.0 if users <= self._capacity else max(0.0, 1.9 - users / self._capacity)
+        share = 1.0 if users <= self._capacity else max(0.0, 1.9 - users / (self._capacity or 0.1))
         rate = min(float(users), self._plateau)
         totals = {"complete": float(users), "requests_per_second": rate, "good_share": share}
         return Level(Load("concurrency", users), totals={**totals, "good_requests_per_second": rate * share})
@@ -44,6 +44,12 @@ async def test_without_growth_a_sweep_ends() -> None:
     server = Server(10**6, plateau=20)
     await sweep(server.measure, needed=None)
     assert server.tried == [1, 2, 4, 8, 16, 32, 64]
+
+
+async def test_a_sweep_ends_where_nothing_is_good() -> None:
+    server = Server(0)
+    levels = await sweep(server.measure, needed=0.95)
+    assert server.tried == [1] and knee(levels, 0.95) is None
 
 
 async def test_a_server_that_serves_nobody_has_no_knee() -> None:
