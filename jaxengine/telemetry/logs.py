@@ -42,9 +42,8 @@ class LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
     and drawn again when it moves.
     """
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream.write(wipe(self.stream))
-        super().emit(record)
+    def format(self, record: logging.LogRecord) -> str:
+        return wipe(self.stream) + super().format(record)  # where logging heeds errors: the stream may be closed
 
 
 def wipe(stream: TextIO) -> str:
