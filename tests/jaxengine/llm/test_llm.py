@@ -1,8 +1,6 @@
 """The engine in-process: text or ids in, completions out, in their order."""
 
-import copy
 import dataclasses
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,31 +17,14 @@ from gateway.text.detokenizer import CONTEXT, MAX_BYTES, MAX_PENDING
 from gateway.text.model_text import ModelText
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.llm import LLM, BeamSearch, Completion, SamplingParams
-from jaxengine.llm.load_bars import LoadBars
-from jaxengine.llm.options import VLLM, engine_options
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.interface import LOADING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.startup.setup import Setup
 from tests.jaxengine.beam_references import searched
 from tests.jaxengine.engines import prompt
+from tests.jaxengine.llm.greedy import GREEDY
 from tests.tiny import EOS, VOCAB, load_reference, reference_greedy, tokenizer
 from tests.tiny_adapter import adapted
-from tests.tiny_drafters import write_medusa
-
-GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def directory(tiny: Callable[[str], Path]) -> Path:
-    return tiny("llama2_gqa")
-
-
-@pytest.fixture(scope="module")
-def llm(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return LLM(directory, max_batch_size=4, max_batch_prefill_tokens=32, max_batch_total_tokens=512)
 
 
 def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: Path) -> None:
@@ -346,104 +327,6 @@ def test_special_tokens_show_where_asked(llm: LLM) -> None:
     assert [each.text for each in llm.generate([prompt(5)] * 2, [params, shown])] == ["", "</s>"]
 
 
-TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
-)
-OF_PARTS = (  # as of models that see: plain text is none of the parts it looks for
-    "{% for m in messages %}[{{ m.role }}] {% for part in m.content if part.type == 'text' %}{{ part.text }}\n"
-    "{% endfor %}{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
-)
-CHANGED = TEMPLATE.replace("m.content", "m.content | capitalize")  # shows no text as it is given, nor parts
-CHAT = [{"role": "user", "content": "The quick brown fox"}]
-
-
-@pytest.mark.parametrize("template", [TEMPLATE, OF_PARTS, CHANGED])
-def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
-    template: str, llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "chat_template.jinja").write_text(template)
-    monkeypatch.setattr(llm, "directory", tmp_path)
-    monkeypatch.delitem(vars(llm), "_template", raising=False)
-    rendered = tokenizer().encode("[user] The quick brown fox\n[assistant]", add_special_tokens=False)
-    (one,) = llm.chat(CHAT, GREEDY)
-    assert one.prompt_ids == rendered
-    assert one.token_ids == llm.generate(rendered, GREEDY)[0].token_ids
-    assert [each.token_ids for each in llm.chat([CHAT, CHAT], GREEDY)] == [one.token_ids] * 2
-
-
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
-WITH_TOOLS = "{% for tool in tools or [] %}<tool>{{ tool | tojson }}</tool>\n{% endfor %}" + TEMPLATE
-CALLED = [
-    *CHAT,
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"in": "Rome"}'}}],
-    },
-    {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-]
-SHOWS_CALLS = WITH_TOOLS.replace(
-    "{{ m.content }}", "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}"
-)
-
-
-NAMES_TOOLS = "{% for tool in tools or [] %}{{ (tool.function or tool).name }}{% endfor %}"
-GIVEN = {"in": "Rome"}  # what the call's arguments mean: transformers is told it so
-
-
-@pytest.mark.parametrize("messages", [CHAT, CALLED], ids=["asked", "called"])
-def test_tools_are_told_as_transformers_tells_them(llm: LLM, messages: list[dict[str, Any]]) -> None:
-    reference, meant = tokenizer(), copy.deepcopy(messages)
-    for message in meant:
-        for call in message.get("tool_calls", ()):
-            call["function"]["arguments"] = GIVEN
-    reference.chat_template = SHOWS_CALLS
-    expected = reference.apply_chat_template(meant, tools=TOOLS, add_generation_prompt=True, tokenize=False)
-    assert llm._prompt_of(messages, TOOLS, chat_template=SHOWS_CALLS).text == expected
-    assert "weather" in expected
-
-
-def test_tools_are_put_into_words_where_the_template_has_no_place_for_them(llm: LLM) -> None:
-    text = llm._prompt_of(CALLED, TOOLS, chat_template=TEMPLATE).text
-    assert text is not None and '"name": "weather"' in text and "sunny" in text
-
-
-def test_a_chat_with_tools_is_answered_whole_and_in_pieces(llm: LLM) -> None:
-    how = {"tools": [{"name": "f"}], "chat_template": NAMES_TOOLS + TEMPLATE}
-    (one,) = llm.chat(CHAT, GREEDY, **how)
-    assert one.prompt == "f[user] The quick brown fox\n[assistant]"
-    assert "".join(llm.stream_chat(CHAT, GREEDY, **how)) == one.text
-
-
-def test_a_chat_goes_on_with_its_last_message_and_takes_what_else_the_template_reads(llm: LLM) -> None:
-    begun = [*CHAT, {"role": "assistant", "content": "jumps"}]
-    how = {"add_generation_prompt": False, "continue_final_message": True}
-    (one,) = llm.chat(
-        begun, GREEDY, chat_template="{{ mood }}" + TEMPLATE, chat_template_kwargs={"mood": "glad"}, **how
-    )
-    assert one.prompt == "glad[user] The quick brown fox\n[assistant] jumps"
-    with pytest.raises(ValueError, match="continue_final_message needs add_generation_prompt=False"):
-        llm.chat(begun, GREEDY, chat_template=TEMPLATE, continue_final_message=True)
-    with pytest.raises(ValueError, match="arguments of the call of 'f' must be JSON"):
-        llm.chat(
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
-            chat_template=TEMPLATE,
-        )
-
-
-def test_a_model_without_a_template_has_no_chats(
-    llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(directory / "tokenizer.json", tmp_path)
-    monkeypatch.setattr(llm, "directory", tmp_path)
-    monkeypatch.delitem(vars(llm), "_template", raising=False)
-    with pytest.raises(ValueError, match="the model has no chat template"):
-        llm.chat(CHAT, GREEDY)
-    with pytest.raises(ValueError, match="a chat is a list of messages"):
-        llm.chat("The quick brown fox")  # type: ignore[arg-type]
-
-
 def test_the_bar_counts_prompts_and_can_be_left_out(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     llm.generate([prompt(5)] * 2, GREEDY)
     assert "2/2" in capsys.readouterr().err
@@ -496,44 +379,6 @@ def test_adapters_that_no_option_made_room_for_are_refused(llm: LLM, tmp_path: P
         llm.load_adapter("one", tmp_path)
     with pytest.raises(ValueError, match="--enable-lora"):
         llm.generate([[5]], GREEDY, adapter="one")
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_drafter_may_be_the_model_or_stand_beside_it(named: bool, directory: Path, tmp_path: Path) -> None:
-    heads = write_medusa(tmp_path / "heads", str(directory), 64, VOCAB)
-    beside = {"model": directory, "speculative_config": {"method": "medusa", "model": heads}}
-    llm = LLM(**({"model": heads} if named else beside), max_batch_size=4, max_batch_prefill_tokens=32)
-    assert llm.engine.description.max_draft_tokens == 3
-    ids = prompt(9)
-    assert llm.generate([ids], GREEDY)[0].token_ids == reference_greedy(directory, ids, 6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_batch_sise": 3}, r"LLM has no option 'max_batch_sise' \(did you mean max_batch_size\?\)"),
-        ({"max_model_len": 3, "max_total_tokens": 3}, "max_model_len is vLLM's name of max_total_tokens"),
-    ],
-)
-def test_an_option_that_does_not_exist_is_named(directory: Path, options: dict[str, int], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        LLM(directory, **options)
-
-
-def test_vllms_names_of_options_mean_ours() -> None:
-    theirs = engine_options({"max_model_len": 64, "quantization": "int8", "enable_prefix_caching": False})
-    assert theirs == EngineOptions(max_total_tokens=64, quantize="int8", prefix_cache=False)
-    assert {*VLLM.values()} <= {row.name for row in dataclasses.fields(EngineOptions)}
-
-
-def test_loading_and_compiling_are_shown_unless_they_are_not_to_be(capsys: pytest.CaptureFixture[str]) -> None:
-    for shown in (True, False):
-        with LoadBars(shown=shown) as bars:
-            for done in (0, 2_000_000):
-                bars.show(LOADING, done, 2_000_000)
-            bars.show("compiling", 3, 3)
-        told = capsys.readouterr().err
-        assert all((part in told) is shown for part in ("loading: 100%", "2.00M/2.00M", "compiling: 100%", "3/3"))
 
 
 def test_a_draft_model_changes_no_answer(llm: LLM, directory: Path, tiny: Callable[[str], Path]) -> None:

@@ -1,0 +1,20 @@
+"""A small model in this process, for each file of tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxengine.llm import LLM
+
+
+@pytest.fixture(scope="module")
+def directory(tiny: Callable[[str], Path]) -> Path:
+    return tiny("llama2_gqa")
+
+
+@pytest.fixture(scope="module")
+def llm(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return LLM(directory, max_batch_size=4, max_batch_prefill_tokens=32, max_batch_total_tokens=512)
