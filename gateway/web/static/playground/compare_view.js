@@ -5,6 +5,7 @@ import { Figures } from "./figures.js";
 import { oncePerFrame } from "./frames.js";
 import { generateChat } from "./generation.js";
 import { Markdown } from "./markdown.js";
+import { Reasoning } from "./reasoning.js";
 import { randomSeed, requestFields } from "./settings.js";
 import { SettingsView } from "./settings_view.js";
 import { recall, remember } from "./store.js";
@@ -74,7 +75,7 @@ function Side({ side, server, shared, started, stops }) {
       </details>
       <div class="answer">
         ${error && html`<p class="error" role="alert">${error}</p>`}
-        ${answer?.reasoning && html`<details class="reasoning"><summary>Thoughts</summary><div class="thought">${answer.reasoning}</div></details>`}
+        <${Reasoning} text=${answer?.reasoning} grows=${running && !answer?.content} />
         ${answer && html`<${Markdown} text=${answer.content} /><${Announcer} text=${answer.content} over=${!running} /><${Figures} stats=${answer.stats} />`}
         ${!answer && html`<p class="hint">The answer comes here.</p>`}
       </div>

@@ -4,6 +4,7 @@ import { CopyButton } from "../common/copy.js";
 import { Announcer } from "./announcer.js";
 import { Figures } from "./figures.js";
 import { Markdown } from "./markdown.js";
+import { Reasoning } from "./reasoning.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool's result" };
 
@@ -40,8 +41,7 @@ export function MessageView({ node, alternatives, grows, last, busy, actions }) 
 function Body({ node, grows }) {
   const waits = grows && !node.content && !node.reasoning && !node.calls?.length;
   return html`
-    ${node.reasoning &&
-    html`<details class="reasoning"><summary>${grows && !node.content ? "Thinking…" : "Thoughts"}</summary><div class="thought" dir="auto">${node.reasoning}</div></details>`}
+    <${Reasoning} text=${node.reasoning} grows=${grows && !node.content} />
     ${waits && html`<p class="waiting" role="status">Waiting for the first token…</p>`}
     ${node.role === "assistant" ? html`<${Markdown} text=${node.content} />` : html`<div class="written" dir="auto">${node.content}</div>`}
   `;
