@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.benchmark.options import BenchmarkOptions
-from jaxengine.options.command_line import add_argument
+from jaxengine.options.command_line import add_groups
 from jaxengine.options.option import UsageError, flag, read
 from jaxengine.options.parser import Parser
 
@@ -22,9 +22,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> BenchmarkOptions:
         UsageError: a value is wrong, two contradict each other, or an option is unknown.
     """
     given = vars(_parser().parse_args(argv))
-    if (
-        given["url"] is not None and given["master_shard_uds_path"] is not None
-    ):  # in the environment it may be for others
+    if given["url"] is not None and given["master_shard_uds_path"] is not None:  # a variable may be for others
         raise UsageError("--master-shard-uds-path excludes --url: one of them is measured")
     settings: dict[str, Any] = {}
     for row in dataclasses.fields(BenchmarkOptions):
@@ -52,9 +50,5 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure an engine over its socket as TGI's benchmark does, or any OpenAI or TGI server.",
         epilog="Of TGI's options, but --batch-size, each can also be set by the environment variable of its name.",
     )
-    group = parser.add_argument_group()
-    for row in dataclasses.fields(BenchmarkOptions):
-        if row.metadata["group"]:
-            group = parser.add_argument_group(row.metadata["group"])
-        add_argument(group, row)
+    add_groups(parser, dataclasses.fields(BenchmarkOptions))
     return parser

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.config.options import MISSING, Options, rows
-from jaxengine.options.command_line import add_argument
+from jaxengine.options.command_line import add_groups
 from jaxengine.options.option import UsageError, flag, read
 from jaxengine.options.parser import Parser
 
@@ -78,11 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "but --env and --master-port; of --nnodes, --node-rank and --master-addr the variables are those that "
         "LeaderWorkerSet sets in Kubernetes.",
     )
-    group = parser.add_argument_group()
-    for row in rows():
-        if row.metadata["group"]:
-            group = parser.add_argument_group(row.metadata["group"])
-        add_argument(group, row)
+    add_groups(parser, rows())
     for name in MISSING:
         parser.add_argument(flag(name), dest=name, nargs="?", const="true", default=None, help=argparse.SUPPRESS)
     return parser

@@ -79,6 +79,15 @@ def _arguments(values: "Iterable[tuple[dataclasses.Field[Any], Any]]") -> list[s
     return [_argument(row, each) for row, value in values for each in (value if isinstance(value, tuple) else [value])]
 
 
+def add_groups(parser: Parser, rows: "Iterable[dataclasses.Field[Any]]") -> None:
+    """Let `parser` take the options of `rows`. One that names a group begins it in `--help`."""
+    group = parser.add_argument_group()
+    for row in rows:
+        if row.metadata["group"]:
+            group = parser.add_argument_group(row.metadata["group"])
+        add_argument(group, row)
+
+
 def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[Any]") -> None:
     """Let `parser` take the option of `row`, as text, and describe it in `--help`."""
     parse = row.metadata["parse"]
