@@ -11,10 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from gateway.benchmark.markdown import table
 from jaxengine.options.table import EngineOptions
 from tests.bench import engine, gateway, grammars
 from tests.bench.machine import described
-from tests.bench.table import markdown
 
 
 def main() -> int:
@@ -36,18 +36,18 @@ def main() -> int:
         contenders = engine.Contenders.load(chosen)
         if options.batches:
             decoded = engine.decode(contenders, options.batches, options.rounds, options.new_tokens)
-            print(markdown(engine.DECODE_COLUMNS, decoded), "\n", flush=True)
+            print(table(engine.DECODE_COLUMNS, decoded), "\n", flush=True)
         if options.prompts:
             prefilled = engine.prefill(contenders, options.prompts, options.rounds)
-            print(markdown(engine.PREFILL_COLUMNS, prefilled), "\n", flush=True)
+            print(table(engine.PREFILL_COLUMNS, prefilled), "\n", flush=True)
     if not options.skip_grammars:
         constrained = grammars.load(max_batch_size=16)
         decoded = grammars.decode(constrained, options.batches, options.rounds, options.new_tokens)
-        print(markdown(grammars.DECODE_COLUMNS, decoded), "\n", flush=True)
-        print(markdown(grammars.FIRST_COLUMNS, grammars.first_tokens(constrained)), "\n", flush=True)
-        print(markdown(grammars.MASK_COLUMNS, grammars.masks(options.tokenizer)), "\n", flush=True)
+        print(table(grammars.DECODE_COLUMNS, decoded), "\n", flush=True)
+        print(table(grammars.FIRST_COLUMNS, grammars.first_tokens(constrained)), "\n", flush=True)
+        print(table(grammars.MASK_COLUMNS, grammars.masks(options.tokenizer)), "\n", flush=True)
     if not options.skip_gateway:
-        print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
+        print(table(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
     return 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from convert.cache import cache_root
 from convert.source import open_model
+from gateway.benchmark.markdown import table
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.table import EngineOptions
@@ -21,7 +22,6 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from tests.bench.machine import described
-from tests.bench.table import markdown
 from tests.random_adapters import random_adapter
 
 COLUMNS = ("default model", "tok/s", "without", "ratio", "seen")
@@ -84,7 +84,7 @@ def main() -> int:
     rows = [compared(engine, *case, options.rounds, PROMPT, NEW) for case in CASES]
     rows.append(compared(engine, 1, 1, options.rounds, LONG, 1))
     print(f"{described()}, rank {options.rank}, {options.slots} slots, medians of {options.rounds} rounds\n")
-    print(markdown(COLUMNS, rows))
+    print(table(COLUMNS, rows))
     return 0
 
 

@@ -13,6 +13,7 @@ import torch
 
 from convert.cache import cache_root
 from convert.source import open_model
+from gateway.benchmark.markdown import table
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
@@ -23,7 +24,6 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from tests.bench.machine import described
-from tests.bench.table import markdown
 from tests.bench.transformers_twin import twin
 
 COLUMNS = ("width", "prompt", "searches a second", "ratio to transformers", "ratio to plain requests", "equal")
@@ -53,7 +53,7 @@ def main() -> None:
         for wish in WISHES:
             ids = tokenizer.encode(CHAT.format(wish), add_special_tokens=False)
             rows.append(compared(engine, reference, ids, width, given.new_tokens, given.rounds))
-            print(markdown(COLUMNS, rows), flush=True)
+            print(table(COLUMNS, rows), flush=True)
     print(described())
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from convert.compose import compose
 from convert.config.config import Config
 from convert.formats.shards import open_tensors
+from gateway.benchmark.markdown import table
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import StoredWeight
@@ -22,7 +23,6 @@ from jaxengine.device import DeviceTraits
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import abstract_parameters, held_bytes
 from jaxengine.weights.quantization import is_projection, weight_formats
-from tests.bench.table import markdown
 from tests.quantized_formats import Published, published
 from tests.shapes import H200, LLAMA_8B
 from tests.tiny import write_tiny
@@ -98,7 +98,7 @@ def main() -> int:
             held = held_bits(made, original, Path(directory, str(number)), LLAMA_8B)
             rows.append(row(name, made.bits, held, LLAMA_8B))
     print(f"one sequence behind {CONTEXT} tokens, {BANDWIDTH / 1e12} TB/s, embedding and head in bfloat16\n")
-    print(markdown(COLUMNS, rows))
+    print(table(COLUMNS, rows))
     return 0
 
 

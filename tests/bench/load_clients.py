@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.bench.table import markdown
+from gateway.benchmark.markdown import table
 from tests.processes import ROOT, running_launcher
 from tests.tiny import tokenizer
 
@@ -128,7 +128,7 @@ def _compare(options: Any, url: str, directory: Path) -> None:
     if options.guidellm:
         others["guidellm"] = lambda: guidellm(options.guidellm, url, directory)
     columns = ("beside", "number", "ours", "theirs", "ratio, median", "of all rounds")
-    print(markdown(columns, rounds(url, directory, others, options.rounds)))
+    print(table(columns, rounds(url, directory, others, options.rounds)))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from convert.source import open_model
+from gateway.benchmark.markdown import table
 from jaxengine.llm import LLM, SamplingParams
 from tests.bench.machine import described
-from tests.bench.table import markdown
 from tests.bench.transformers_twin import of_tensors, tensors
 from tests.quantized_formats import published
 from tests.tiny_quantized import write_quantized
@@ -172,7 +172,7 @@ def main() -> int:
         for row in rows(names, options.windows, Path(directory)):
             made.append(row)
             print("  ".join(row), flush=True)
-    print("\n" + markdown(COLUMNS, made))
+    print("\n" + table(COLUMNS, made))
     return 0
 
 

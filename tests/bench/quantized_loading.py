@@ -26,9 +26,9 @@ from convert.config.config import Config
 from convert.families.llama import TENSORS
 from convert.formats.safetensors import encode_header
 from convert.formats.shards import open_tensors
+from gateway.benchmark.markdown import table
 from jaxengine.device import CPU, DeviceTraits
 from tests.bench.loading import anonymous_bytes, peak_memory, read_once
-from tests.bench.table import markdown
 from tests.shapes import H200, LLAMA_8B
 from tests.tiny_quantized import NF4
 
@@ -232,7 +232,7 @@ def main() -> int:
         packing, rounding = (f"{found[f'{name}, beyond'] / 1e6:.0f}" for name in ("packed", "int8"))
         rows.append([format, f"{found['bytes'] / 1e9:.2f}", read, kept, packed, share, packing, int8, rounding])
     print("GB/s of the file:\n")
-    print(markdown(COLUMNS, rows))
+    print(table(COLUMNS, rows))
     return 0
 
 

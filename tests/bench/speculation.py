@@ -19,6 +19,7 @@ from statistics import median
 
 from convert.cache import cache_root
 from convert.source import open_model
+from gateway.benchmark.markdown import table
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
@@ -29,7 +30,6 @@ from jaxengine.request.sequence import Request
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.build import load_engine
 from tests.bench.machine import described
-from tests.bench.table import markdown
 
 COLUMNS = (
     "answers",
@@ -218,7 +218,7 @@ def main() -> int:
     ]
     most = next(iter(engines.values())).description.max_draft_tokens
     print(f"{described()}, up to {most} guesses, medians of {options.rounds} rounds\n")
-    print(markdown(COLUMNS, rows))
+    print(table(COLUMNS, rows))
     return 0
 
 
