@@ -20,6 +20,7 @@ from gateway.engine.client import EngineClient
 from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
+from tests.gateway.toys import write_model
 
 ROOT = Path(__file__).parent.parent
 # For clients that are made by the dozen, or that ask again and again. Reading certificates costs each client 20 ms of a
@@ -170,6 +171,15 @@ def running_launcher(
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def two_replicas(directory: Path) -> Iterator[MockLauncher]:
+    """Two HTTP processes in front of two mock engines of the toy model, ready, with steps of 3 ms."""
+    mock = ("--step-seconds=0.003",)
+    with running_launcher(write_model(directory), "--replicas=2", "--api-workers=2", mock=mock) as server:
+        server.wait_for(200)
+        yield server
 
 
 def children(pid: int) -> list[int]:

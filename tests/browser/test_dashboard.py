@@ -16,7 +16,15 @@ from tests.browser.conftest import AXE
 from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import STEP
 from tests.gateway.toys import write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, children, command_line, running_launcher
+from tests.processes import (
+    NO_CERTIFICATES,
+    PATIENCE,
+    MockLauncher,
+    children,
+    command_line,
+    running_launcher,
+    two_replicas,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +46,7 @@ WATCH = """() => {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
-    model = write_model(tmp_path_factory.mktemp("dashboard"))
-    with running_launcher(model, "--replicas=2", "--api-workers=2", mock=(STEP,)) as server:
-        server.wait_for(200)
+    with two_replicas(tmp_path_factory.mktemp("dashboard")) as server:
         yield server
 
 

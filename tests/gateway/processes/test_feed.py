@@ -13,7 +13,7 @@ import pytest
 from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import STEP, begin, stream
 from tests.gateway.toys import write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher
+from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher, two_replicas
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ GENERATED = [f'textgen_generated_tokens_total{{engine="{engine}"}}' for engine i
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
-    model = write_model(tmp_path_factory.mktemp("feed"))
-    with running_launcher(model, "--replicas=2", "--api-workers=2", mock=(STEP,)) as server:
-        server.wait_for(200)
+    with two_replicas(tmp_path_factory.mktemp("feed")) as server:
         yield server
 
 

@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from tests.gateway.processes.test_api_workers import gauges
-from tests.gateway.processes.test_launcher import STEP, begin, stream
-from tests.gateway.toys import write_model
-from tests.processes import PATIENCE, MockLauncher, running_launcher
+from tests.gateway.processes.test_launcher import begin, stream
+from tests.processes import PATIENCE, MockLauncher, two_replicas
 from tests.servers import arguments, children
 
 pytestmark = pytest.mark.slow
@@ -29,9 +28,7 @@ DIED = [f'textgen_engine_restarts_total{{cause="died",engine="{engine}"}}' for e
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
-    model = write_model(tmp_path_factory.mktemp("replicas"))
-    with running_launcher(model, "--replicas=2", "--api-workers=2", mock=(STEP,)) as server:
-        server.wait_for(200)
+    with two_replicas(tmp_path_factory.mktemp("replicas")) as server:
         yield server
 
 
