@@ -16,11 +16,6 @@ export async function call(path, body, signal) {
   return (await send(path, body, signal)).json();
 }
 
-/** The text that `path` answers. Raises ApiError. */
-export async function text(path, signal) {
-  return (await send(path, undefined, signal)).text();
-}
-
 /**
  * Each JSON event of a stream, until it ends or `signal` aborts it. `sent` is called when the request goes out, again if
  * a key had to be asked for. Raises ApiError, also for an error within, and for an end without a last event.

@@ -13,7 +13,7 @@ export const FIELDS = [
   { name: "presence_penalty", title: "Presence penalty", step: 0.05, none: 0 },
   { name: "max_tokens", title: "Max tokens", step: 1, none: 1, least: 1 },
 ];
-export const ROUTES = { chat: "/v1/chat/completions", text: "/v1/completions" };
+const ROUTES = { chat: "/v1/chat/completions", text: "/v1/completions" };
 
 let loaded = null;
 
