@@ -1,6 +1,7 @@
 """Servers and checkpoints that several test packages talk to, made only when asked for."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 shared_cache.share_compiles()
 
 MANY_MAPS = 20_000
+LOGGERS = (None, "gateway", "jaxengine", "convert")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +42,15 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with locked(shared_cache.ROOT / "smollm2"), serving(tmp_path_factory.mktemp("smollm2")) as server:
         server.wait_ready()
         yield server
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """What a program says when it runs in this process; it must not silence the tests that come after it."""
+    levels = {name: logging.getLogger(name).level for name in LOGGERS}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)

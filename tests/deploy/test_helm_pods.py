@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from convert.arguments import parse
 from convert.cache import cache_root
-from convert.cli import _parser as downloads
 from convert.errors import CheckpointError
 from gateway.processes.engine_process import environment as engine_environment
 from tests.deploy.chart import (
@@ -197,7 +197,7 @@ def test_what_fetches_the_weights_knows_its_arguments() -> None:
     [container] = pod_spec(EVERYTHING)["initContainers"]
     *program, command = container["command"]
     assert program == ["tini", "--", "text-generation-server"]
-    given = downloads().parse_args([command, *container["args"]])
+    given = parse([command, *container["args"]])
     assert (given.command, given.model_id, given.revision) == ("download-weights", "org/model", "refs/pr/1")
     [container] = pod_spec(DEFAULT)["initContainers"]
     assert container["args"] == ["default"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,24 @@ def post(server: Launcher, path: str, **body: Any) -> httpx.Response:
     return httpx.post(server.url + path, json=body, timeout=PATIENCE, **NO_CERTIFICATES)
 
 
+def answered(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """Its answer once the HTTP process that gets it sees an engine that takes requests: one sees it before another."""
+    answers: list[httpx.Response] = []
+    wait_until(lambda: answers.append(ask()) or answers[-1].status_code != 503)
+    return answers[-1]
+
+
 def ids(server: Launcher, adapter: str) -> list[int]:
     parameters = {"max_new_tokens": 9, "adapter_id": adapter, "details": True}
-    answer = post(server, "/generate", inputs="hello", parameters=parameters).json()
-    return [token["id"] for token in answer["details"]["tokens"]]
+    answer = answered(lambda: post(server, "/generate", inputs="hello", parameters=parameters))
+    assert answer.status_code == 200, answer.text
+    return [token["id"] for token in answer.json()["details"]["tokens"]]
 
 
 def adapters(server: Launcher) -> dict[str, str]:
-    cards = httpx.get(server.url + "/v1/models", timeout=PATIENCE).json()["data"]
-    return {card["id"]: card["root"] for card in cards if card["parent"]}
+    answer = answered(lambda: httpx.get(server.url + "/v1/models", timeout=PATIENCE))
+    assert answer.status_code == 200, answer.text
+    return {card["id"]: card["root"] for card in answer.json()["data"] if card["parent"]}
 
 
 def test_adapters_named_at_start_are_served_and_a_local_one_by_its_absolute_path(model: Path) -> None:
@@ -107,7 +117,8 @@ async def test_all_replicas_serve_what_is_loaded_and_so_does_one_that_was_away(m
             assert adapters(server) == known
             for name, path in known.items():
                 assert ids(server, name) == continuation(prompt_ids("hello"), 9, path)
-            assert post(server, "/v1/completions", prompt="lo", model="two").status_code == 404
+            unknown = answered(lambda: post(server, "/v1/completions", prompt="lo", model="two"))
+            assert unknown.status_code == 404
             ask_for(server, f"{1 - number}/undrain")
 
 
