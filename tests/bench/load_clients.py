@@ -5,6 +5,9 @@ python -m tests.bench.load_clients [--vllm PYTHON SOURCES] [--guidellm COMMAND] 
 Both are installed elsewhere: of vLLM the files of its package and what `vllm/benchmarks/serve.py` imports are enough,
 without a GPU or kernels. Without --url the server is the launcher with the mock engine, whose steps take 20 ms. Numbers
 have the same definitions, but guidellm's have other names: its inter-token latency is TPOT.
+
+The server counts the time to the first token too. What a client counts beyond that is the client's own: the time that
+it takes to connect, to send and to come round to reading.
 """
 
 import argparse
@@ -18,8 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import httpx
+
 from gateway.benchmark.markdown import table
-from tests.processes import ROOT, running_launcher
+from tests.processes import NO_CERTIFICATES, ROOT, running_launcher
 from tests.tiny import tokenizer
 
 USERS, REQUESTS, PROMPT, ANSWER = 8, 48, 30, 64
@@ -32,7 +37,7 @@ Numbers = dict[str, float]
 
 
 def ours(url: str, directory: Path, seed: int) -> Numbers:
-    loads = (f"-b={USERS}", f"--requests={REQUESTS}", f"-s={PROMPT}", f"-d={ANSWER}", "-r=1", f"--seed={seed}")
+    loads = (f"-b={USERS}", f"--requests={REQUESTS}", f"-s={PROMPT}", f"-d={ANSWER}", "-r=1", "-w=0", f"--seed={seed}")
     run(sys.executable, "-m", "gateway.benchmark.cli", f"--url={url}", *loads, f"-t={directory}", "--output=ours.json",
         directory=directory, PYTHONPATH=str(ROOT))  # fmt: skip
     [level] = json.loads((directory / "ours.json").read_text())["levels"]
@@ -45,7 +50,7 @@ def ours(url: str, directory: Path, seed: int) -> Numbers:
 def vllm(python: str, sources: str, url: str, directory: Path) -> Numbers:
     lengths = (f"--random-input-len={PROMPT - 1}", f"--random-output-len={ANSWER}")  # without the first token
     server = ("--backend=openai", f"--base-url={url}", "--endpoint=/v1/completions", "--model=mock/model")
-    load = (f"--num-prompts={REQUESTS}", f"--max-concurrency={USERS}", "--num-warmups=4", "--ignore-eos")
+    load = (f"--num-prompts={REQUESTS}", f"--max-concurrency={USERS}", "--ready-check-timeout-sec=0", "--ignore-eos")
     out = ("--save-result", "--result-filename=vllm.json", "--disable-tqdm", "--percentile-metrics=ttft,tpot,itl,e2el")
     prompts = (f"--tokenizer={directory}", "--dataset-name=random", *lengths)
     run(python, "-c", VLLM, sources, *server, *prompts, *load, *out, directory=directory)
@@ -91,8 +96,21 @@ def rounds(url: str, directory: Path, others: dict[str, Callable[[], Numbers]], 
         turns: list[tuple[str, Callable[[], Numbers]]] = [("ours", lambda n=number: ours(url, directory, n))]  # type: ignore[misc]
         turns += others.items()
         for name, measure in turns if number % 2 else turns[::-1]:
-            found[name].append(measure())
+            before = first_tokens(url)
+            numbers = measure()
+            seconds, count = (b - a for a, b in zip(before, first_tokens(url), strict=True))
+            served = 1e3 * seconds / count
+            own = numbers["mean ttft, ms"] - served
+            found[name].append(numbers | {"mean ttft at the server, ms": served, "mean ttft, client's own ms": own})
     return [_row(name, measure, found) for name in others for measure in found[name][0]]
+
+
+def first_tokens(url: str) -> tuple[float, float]:
+    """The seconds to the first token, arrival to event, that the server has counted, and of how many requests."""
+    metrics = httpx.get(f"{url}/metrics", **NO_CERTIFICATES).text
+    lines = dict(each.rsplit(" ", 1) for each in metrics.splitlines() if not each.startswith("#"))
+    name = "textgen_time_to_first_token_seconds"
+    return float(lines[f"{name}_sum"]), float(lines[f"{name}_count"])
 
 
 def _row(name: str, measure: str, found: dict[str, list[Numbers]]) -> list[str]:
