@@ -87,7 +87,14 @@ def test_what_was_measured_until_an_interrupt_is_reported(server: Server, over: 
     load = ("-b", "1", "2", "-r=2", "-w=0", "-d=1000", "--output=json")  # a run takes a second or longer
     command = [sys.executable, "-m", "gateway.benchmark.cli", *where, *load]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's jobs in the background ignore it
+    )
     assert process.stderr is not None
     while " 1, run 2 of 2" not in process.stderr.readline():
         assert process.poll() is None
