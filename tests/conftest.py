@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from convert.cache import locked
+from jaxengine.telemetry.logs import OURS
 from tests import shared_cache
 from tests.servers import Server, serving
 
@@ -20,7 +21,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 shared_cache.share_compiles()
 
 MANY_MAPS = 20_000
-LOGGERS = (None, "gateway", "jaxengine", "convert")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,10 +47,10 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
     """What a program says when it runs in this process; it must not silence the tests that come after it."""
-    levels = {name: logging.getLogger(name).level for name in LOGGERS}
+    levels = {each: each.level for each in map(logging.getLogger, (None, *OURS))}
     yield
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    for logger, level in levels.items():
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -128,6 +128,9 @@ class Launcher:
         except httpx.TransportError:
             return 0
 
+    def gauges(self) -> dict[str, float]:
+        return gauges(self.url)
+
     def wait_for(self, status: int, path: str = "/health", seconds: float = PATIENCE) -> float:
         began = time.monotonic()
         while self.status(path) != status:
@@ -180,6 +183,12 @@ def two_replicas(directory: Path) -> Iterator[MockLauncher]:
     with running_launcher(write_model(directory), "--replicas=2", "--api-workers=2", mock=mock) as server:
         server.wait_for(200)
         yield server
+
+
+def gauges(url: str) -> dict[str, float]:
+    """Every sample of /metrics by its name and labels, as written there."""
+    lines = httpx.get(url + "/metrics", timeout=PATIENCE, **NO_CERTIFICATES).text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
 def children(pid: int) -> list[int]:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from tests.processes import PATIENCE, Launcher, children, gone, listening_url, start
 
 READY_SECONDS = 240.0  # the very first start fetches and converts the default model, and compiles
@@ -43,11 +41,6 @@ class Server(Launcher):
     def _starts(self) -> int:
         """How many engines have been ready, by the log."""
         return self.log.read_text().count(" ready: ")
-
-    def gauges(self) -> dict[str, float]:
-        """Every sample of /metrics by its name and labels, as written there."""
-        lines = httpx.get(self.url + "/metrics", timeout=PATIENCE).text.splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def stop(self) -> None:
         """Send SIGTERM. Fails unless the exit code is 0 and no process or directory is left."""

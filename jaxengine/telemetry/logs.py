@@ -10,6 +10,7 @@ from typing import Any, TextIO
 logger = logging.getLogger("jaxengine")
 
 USAGE = 2  # exit code for a wrong option, as of argparse; the other exit codes are those of sysexits.h, `os.EX_…`
+OURS = ("gateway", "jaxengine", "convert")  # the loggers above all of ours
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
@@ -24,7 +25,7 @@ def configure(json_output: bool, level: str = "info", **fields: Any) -> None:
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.WARNING))
     logging.captureWarnings(True)
-    for ours in ("gateway", "jaxengine", "convert"):
+    for ours in OURS:
         logging.getLogger(ours).setLevel(LEVELS[level])
 
 

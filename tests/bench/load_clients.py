@@ -21,10 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
-
 from gateway.benchmark.markdown import table
-from tests.processes import NO_CERTIFICATES, ROOT, running_launcher
+from tests.processes import ROOT, gauges, running_launcher
 from tests.tiny import tokenizer
 
 USERS, REQUESTS, PROMPT, ANSWER = 8, 48, 30, 64
@@ -107,10 +105,8 @@ def rounds(url: str, directory: Path, others: dict[str, Callable[[], Numbers]], 
 
 def first_tokens(url: str) -> tuple[float, float]:
     """The seconds to the first token, arrival to event, that the server has counted, and of how many requests."""
-    metrics = httpx.get(f"{url}/metrics", **NO_CERTIFICATES).text
-    lines = dict(each.rsplit(" ", 1) for each in metrics.splitlines() if not each.startswith("#"))
-    name = "textgen_time_to_first_token_seconds"
-    return float(lines[f"{name}_sum"]), float(lines[f"{name}_count"])
+    counted, name = gauges(url), "textgen_time_to_first_token_seconds"
+    return counted[f"{name}_sum"], counted[f"{name}_count"]
 
 
 def _row(name: str, measure: str, found: dict[str, list[Numbers]]) -> list[str]:

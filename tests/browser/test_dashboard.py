@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from gateway.processes.worker_spec import WORKER_MODULE
 from tests.browser.conftest import AXE
-from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import STEP
 from tests.gateway.toys import write_model
 from tests.processes import (
@@ -65,7 +64,7 @@ def generate(server: MockLauncher, tokens: int, headers: dict[str, str] | None =
 def settled(server: MockLauncher, tokens: int) -> dict[str, float]:
     """A scrape after the engines have told of all tokens, which they do with their next step or heartbeat."""
     deadline = time.monotonic() + PATIENCE
-    while counted(scraped := gauges(server), "vllm:generation_tokens_total") < tokens:
+    while counted(scraped := server.gauges(), "vllm:generation_tokens_total") < tokens:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return scraped

@@ -16,7 +16,7 @@ import pytest
 from tests.clients.environments import run_script
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, command_line, gone
+from tests.processes import PATIENCE, command_line, gauges, gone
 from tests.ray_cluster import DEPLOYMENT, Cluster, ray_cluster
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import Outcome, stream
@@ -86,11 +86,6 @@ def until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-def gauges(url: str) -> dict[str, float]:
-    lines = httpx.get(url + "/metrics", timeout=PATIENCE, **NO_CERTIFICATES).text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
 async def begin(url: str, tokens: int) -> "asyncio.Task[Outcome]":

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,11 @@ def post(server: Launcher, path: str, **body: Any) -> httpx.Response:
 
 def answered(ask: Callable[[], httpx.Response]) -> httpx.Response:
     """Its answer once the HTTP process that gets it sees an engine that takes requests: one sees it before another."""
-    answers: list[httpx.Response] = []
-    wait_until(lambda: answers.append(ask()) or answers[-1].status_code != 503)
-    return answers[-1]
+    deadline = time.monotonic() + PATIENCE
+    while (answer := ask()).status_code == 503:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
+    return answer
 
 
 def ids(server: Launcher, adapter: str) -> list[int]:

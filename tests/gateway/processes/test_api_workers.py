@@ -48,16 +48,11 @@ async def held_streams(server: MockLauncher, new_tokens: int) -> list[asyncio.Ta
     return await asyncio.gather(*(begin(server.url, "hello", new_tokens) for _ in range(LIMIT)))
 
 
-def gauges(server: Launcher) -> dict[str, float]:
-    lines = httpx.get(server.url + "/metrics", timeout=PATIENCE).text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
-
-
 def settled(server: Launcher) -> list[dict[str, float]]:
     """Scrapes of all processes, once they agree; without the series that differs from scrape to scrape."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        scrapes = [gauges(server) for _ in range(SEVERAL)]
+        scrapes = [server.gauges() for _ in range(SEVERAL)]
         for each in scrapes:
             each.pop('textgen_last_step_age_seconds{engine="0"}')
         if all(each == scrapes[0] for each in scrapes) or time.monotonic() > deadline:
@@ -66,7 +61,7 @@ def settled(server: Launcher) -> list[dict[str, float]]:
 
 
 async def test_both_processes_serve_and_a_scrape_of_either_counts_everything_once(server: Launcher) -> None:
-    before = gauges(server)
+    before = server.gauges()
     for ids, error in await asyncio.gather(*(stream(server.url, f"hello {number}", 6) for number in range(LIMIT))):
         assert len(ids) == 6 and error is None
     first, *others = settled(server)
@@ -92,7 +87,7 @@ async def test_limits_hold_over_all_processes(server: MockLauncher) -> None:
 
 
 async def test_a_process_that_dies_costs_its_own_streams_only_and_comes_back(server: MockLauncher) -> None:
-    before = gauges(server)["tgi_request_count"]
+    before = server.gauges()["tgi_request_count"]
     killed = worker(server)
     running = await held_streams(server, 400)
     os.kill(killed, signal.SIGKILL)

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import STEP, begin, stream
 from tests.gateway.toys import write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher, two_replicas
@@ -47,7 +46,7 @@ async def test_whichever_process_answers_the_numbers_are_those_of_a_scrape(serve
     answers = await asyncio.gather(*(stream(server.url, f"hello {n}", TOKENS) for n in range(REQUESTS)))
     assert all(error is None for _, error in answers)
     found = [first(server, lambda sample: sample["generated_tokens"] == REQUESTS * TOKENS) for _ in range(CONNECTIONS)]
-    samples, scraped = await asyncio.gather(*found), await asyncio.to_thread(gauges, server)
+    samples, scraped = await asyncio.gather(*found), await asyncio.to_thread(server.gauges)
     for sample in samples:
         assert sample["requests"] == scraped["tgi_request_count"] == REQUESTS
         assert sample["answered"] == scraped["tgi_request_success"] == REQUESTS

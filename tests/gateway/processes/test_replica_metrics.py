@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.processes.test_api_workers import gauges
 from tests.gateway.processes.test_launcher import begin, stream
 from tests.processes import PATIENCE, MockLauncher, two_replicas
 from tests.servers import arguments, children
@@ -35,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
 async def scrape(server: MockLauncher, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """The first scrape of which this holds. Fails after `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
-    while not holds(found := await asyncio.to_thread(gauges, server)):
+    while not holds(found := await asyncio.to_thread(server.gauges)):
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.05)
     return found
