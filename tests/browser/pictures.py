@@ -59,7 +59,6 @@ def chat(browser: Browser, server: Server, name: str, size: tuple[int, int], sch
 def completion(browser: Browser, server: Server) -> None:
     with opened(browser, f"{server.url}/playground#completion", DESKTOP, "dark") as page:
         page.get_by_label("Max tokens", exact=True).fill("60")
-        page.get_by_label("Max tokens", exact=True).blur()
         page.get_by_role("button", name="Complete").click()
         expect(page.get_by_role("button", name="Complete")).to_be_visible(timeout=120_000)
         page.locator(".token.made").nth(9).hover()

@@ -63,9 +63,7 @@ def end(page: Page) -> None:
 
 
 def set_max_tokens(page: Page, count: int) -> None:
-    field = page.locator(".view:visible").get_by_label("Max tokens", exact=True)
-    field.fill(str(count))
-    field.blur()
+    page.locator(".view:visible").get_by_label("Max tokens", exact=True).fill(str(count))
 
 
 def answers(page: Page) -> list[str]:

@@ -87,6 +87,31 @@ def test_the_answer_goes_on_while_another_view_is_looked_at_and_a_draft_stays(ch
     expect(chat.get_by_role("button", name="Stop")).to_be_visible()
 
 
+def grow(page: Page) -> None:
+    """Wait until more of the answer is shown, for which all of the chat is drawn anew."""
+    answer = page.locator(".message.assistant .markdown").last
+    expect(answer).not_to_have_text(answer.inner_text())
+
+
+def test_a_number_that_is_typed_while_an_answer_streams_stays_as_it_is_typed_and_counts_next(chat: Page) -> None:
+    begin(chat, "about ships")
+    for name, number in (("Temperature", "0.05"), ("Presence penalty", "-1.50"), ("Seed", "4e1"), ("Max tokens", "3")):
+        field = chat.get_by_label(name, exact=True)
+        field.clear()
+        for key in number:
+            grow(chat)
+            field.press(key)
+        grow(chat)
+        expect(field).to_have_value(number)
+    chat.keyboard.press("Escape")
+    end(chat)
+    with chat.expect_request("**/v1/chat/completions") as request:
+        say(chat, "about trains")
+    asked = request.value.post_data_json
+    assert (asked["temperature"], asked["presence_penalty"], asked["seed"], asked["max_tokens"]) == (0.05, -1.5, 40, 3)
+    end(chat)
+
+
 def test_system_prompt_branch_and_deletion_are_kept(chat: Page) -> None:
     set_max_tokens(chat, 3)
     chat.get_by_label("System prompt").fill("be brief")

@@ -36,7 +36,6 @@ def opened(page: Page, server: Server, view: str) -> Page:
 def complete(page: Page, tokens: int, temperature: float = 0) -> None:
     for name, value in (("Max tokens", tokens), ("Temperature", temperature)):
         page.get_by_label(name, exact=True).fill(str(value))
-        page.get_by_label(name, exact=True).blur()
     page.get_by_label("Text to continue").fill(PROMPT)
     page.get_by_role("button", name="Complete").click()
     ended(page)
@@ -101,6 +100,21 @@ def test_choosing_an_alternative_goes_on_from_there(page: Page, server: Server) 
     assert asked["max_tokens"] == 5 and asked["temperature"] == 0
 
 
+def test_a_number_counts_before_its_field_is_left(page: Page, server: Server) -> None:
+    opened(page, server, "completion")
+    page.get_by_label("Max tokens", exact=True).fill("2")
+    page.keyboard.press("Control+Enter")
+    ended(page)
+    expect(page.locator(".token.made")).to_have_count(2)
+    page.get_by_role("link", name="Compare").click()
+    seed = page.locator(".asked").get_by_label("Seed", exact=True)
+    for written, sent in (("7", 7), ("1.5", 1), ("", 0)):
+        seed.fill(written)
+        expect(seed).to_have_value(str(sent) if written else "")
+        with page.expect_request(lambda each, sent=sent: (each.post_data_json or {}).get("seed") == sent):
+            page.keyboard.press("Control+Enter")
+
+
 def test_what_the_prefix_cache_had_is_shaded(page: Page, server: Server) -> None:
     opened(page, server, "completion")
     complete(page, 2)
@@ -120,7 +134,6 @@ def test_two_columns_answer_one_prompt_with_one_seed_and_settings_of_their_own(p
         column = page.get_by_role("region", name=f"Side {side}")
         column.get_by_label("Temperature", exact=True).fill(temperature)
         column.get_by_label("Max tokens", exact=True).fill("12")
-        column.get_by_label("Max tokens", exact=True).blur()
     page.get_by_role("button", name="Run both").click()
     expect(page.locator(".side .figures", has_text="end")).to_have_count(2, timeout=60_000)
     first, second = page.locator(".side .markdown").all_inner_texts()
@@ -128,7 +141,6 @@ def test_two_columns_answer_one_prompt_with_one_seed_and_settings_of_their_own(p
     asked = [each for each in bodies if each.get("stream")]
     assert len(asked) == 2 and asked[0] == asked[1] and isinstance(asked[0]["seed"], int)
     page.get_by_role("region", name="Side B").get_by_label("Temperature", exact=True).fill("0.1")
-    page.get_by_role("region", name="Side B").get_by_label("Temperature", exact=True).blur()
     bodies.clear()
     with page.expect_request("**/v1/chat/completions"):
         page.get_by_role("button", name="Run both").click()

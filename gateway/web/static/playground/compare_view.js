@@ -5,6 +5,7 @@ import { Figures } from "./figures.js";
 import { oncePerFrame } from "./frames.js";
 import { generateChat } from "./generation.js";
 import { Markdown } from "./markdown.js";
+import { NumberInput } from "./number_input.js";
 import { Reasoning } from "./reasoning.js";
 import { randomSeed, requestFields } from "./settings.js";
 import { SettingsView } from "./settings_view.js";
@@ -21,7 +22,7 @@ export function CompareView({ server, settings }) {
   const [stops, stop] = useState(0);
   useEffect(() => remember("compared", prompt), [prompt]);
   const listed = [...(system.trim() ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
-  const run = () => start((before) => ({ seed, messages: listed, round: (before?.round ?? 0) + 1 }));
+  const run = () => start((before) => ({ seed: seed ?? 0, messages: listed, round: (before?.round ?? 0) + 1 }));
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && prompt.trim()) run();
     if (event.key === "Escape") stop(stops + 1);
@@ -34,7 +35,7 @@ export function CompareView({ server, settings }) {
         <div class="row">
           <button type="button" class="primary" disabled=${!prompt.trim()} onClick=${run}>Run both <kbd>Ctrl ⏎</kbd></button>
           <button type="button" onClick=${() => stop(stops + 1)}>Stop</button>
-          <label>Seed <input type="number" class="seed" value=${seed} onChange=${(event) => setSeed(Math.trunc(event.target.valueAsNumber || 0))} /></label>
+          <label>Seed <${NumberInput} whole class="seed" placeholder="0" value=${seed} set=${setSeed} /></label>
           <button type="button" class="small" onClick=${() => setSeed(randomSeed())}>Another seed</button>
         </div>
       </div>

@@ -1,6 +1,7 @@
 // The panel of settings: a row for each parameter that the server takes, with the range that its description gives.
 import { html } from "../common/ui.js";
 import { FIELDS } from "./fields.js";
+import { NumberInput } from "./number_input.js";
 import { DEFAULTS, randomSeed } from "./settings.js";
 
 /** `id` is what the panel's ids begin with, `kind` is "chat" or "text"; `only`, if given, names the parameters that are shown. */
@@ -41,23 +42,10 @@ function NumberField({ id, field, range, most, value, set }) {
   const least = range.above === undefined ? Math.max(range.minimum ?? 0, field.name === "max_tokens" ? 1 : -Infinity) : range.above + field.step;
   const limit = most ?? range.maximum ?? field.most ?? 1;
   const shown = { least: Math.max(least, field.least ?? least), most: Math.min(limit, field.most ?? limit) };
-  const read = (event) => {
-    const number = event.target.valueAsNumber;
-    set(Number.isNaN(number) ? null : number);
-  };
   return html`
     <div class="field">
       <label for=${id} title=${range.description ?? field.hint ?? null}>${field.title}</label>
-      <input
-        id=${id}
-        type="number"
-        min=${least}
-        max=${limit}
-        step="any"
-        placeholder="default"
-        value=${value ?? ""}
-        onChange=${read}
-      />
+      <${NumberInput} id=${id} min=${least} max=${limit} step="any" placeholder="default" value=${value} set=${set} />
       <input
         type="range"
         aria-label=${`${field.title}, slider`}
@@ -66,18 +54,17 @@ function NumberField({ id, field, range, most, value, set }) {
         max=${shown.most}
         step=${field.step}
         value=${value ?? field.none}
-        onInput=${read}
+        onInput=${(event) => set(event.target.valueAsNumber)}
       />
     </div>
   `;
 }
 
 function SeedField({ id, seed, set }) {
-  const read = (event) => set(Number.isNaN(event.target.valueAsNumber) ? null : Math.trunc(event.target.valueAsNumber));
   return html`
     <div class="field">
       <label for=${id}>Seed</label>
-      <input id=${id} type="number" step="1" placeholder="random" value=${seed ?? ""} onChange=${read} />
+      <${NumberInput} id=${id} whole step="1" placeholder="random" value=${seed} set=${set} />
       <button type="button" class="small" aria-pressed=${String(seed !== null)} onClick=${() => set(seed === null ? randomSeed() : null)}>
         ${seed === null ? "Lock a seed" : "Seed locked"}
       </button>
