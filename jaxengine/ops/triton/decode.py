@@ -1,7 +1,7 @@
 """Attention of rows of one query. A row's keys are split among several programs; the last to finish merges the results.
 
-The number of splits is static, so that the grid fills the GPU at any batch size. How many of them have work follows the
-row's length; the others return at once. Their partial results, f32, are the only extra memory. In a decode step the
+The most splits of a row are static. How many of them have work follows the row's length and how much there is in the
+whole batch; the others return at once. Their partial results, f32, are the only extra memory. In a decode step the
 first program of a row also rotates and writes the row's own key and value. It attends to them before they reach
 memory, so no program waits for that write.
 
@@ -37,7 +37,8 @@ from jaxengine.ops.triton.tile import (
     slopes,
 )
 
-PROGRAMS = 4096  # about how many to start: a few per multiprocessor even if most rows are short
+PROGRAMS = 4096  # about how many to start, with those that return at once
+BUSY = 1024  # about how many have work, if there is enough: a few per multiprocessor
 SPLITS = (4, 32)  # fewest and most splits of a row
 MIN_BLOCKS = 2  # key blocks of a split at least: a partial result costs as much as 4 keys
 LARGE = 64  # rows of a tile from which its own arrays take the shared memory that more blocks in flight would need
@@ -66,6 +67,15 @@ def single_rows(batch: StepBatch) -> Rows:
 def splits_for(rows: int, kv_heads: int) -> int:
     """P, the number of splits: a power of two."""
     return max(SPLITS[0], min(SPLITS[1], pl.next_power_of_2(PROGRAMS // (rows * kv_heads) or 1)))
+
+
+def least_blocks(problem: Problem, kv_length: Array, cached: Array) -> Array:
+    """i32 [1]: key blocks of a split at least. A large batch fills the GPU without splits, whose partial results would
+    have to be merged: 128 rows of 1100 tokens took 180 µs in four splits each, 151 in one (H200).
+    """
+    first, end = _key_blocks(problem, kv_length, cached)
+    share = -(-problem.kv_heads * jnp.sum(end - first) // BUSY)
+    return jnp.maximum(share, MIN_BLOCKS)[None]
 
 
 def tile_rows(group: int) -> int:
@@ -110,6 +120,8 @@ def _call(
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
     partials = Partials(numbers, numbers, jax.ShapeDtypeStruct((parts, problem.dim), jnp.float32))
+    cached = rows.kv_length - 1 if isinstance(queries, Projected) else rows.kv_length
+    least = least_blocks(problem, rows.kv_length, jnp.maximum(cached, 0))
     made = pl.pallas_call(
         partial(_kernel, problem, splits),
         out_shape=(*results, partials),
@@ -118,7 +130,7 @@ def _call(
         compiler_params=_params(tile_rows(problem.group)),
         interpret=problem.interpret,
         name="paged_decode",
-    )(inputs, old, rows, queries, jnp.zeros(count * heads, jnp.int32))
+    )(inputs, old, rows, queries, least, jnp.zeros(count * heads, jnp.int32))
     return list(made[:-1])
 
 
@@ -132,13 +144,12 @@ def _token(rows: Rows, row: Array) -> Array:
     return row if rows.token is None else rows.token[row]
 
 
-def _split_blocks(problem: Problem, splits: int, kv_length: Array, cached: Array) -> tuple[Array, Array, Array]:
-    """Of a row whose query sees `kv_length` keys, of which `cached` are in the cache: its first key block, one past its
-    last, and how many blocks a split has.
+def _key_blocks(problem: Problem, kv_length: Array, cached: Array) -> tuple[Array, Array]:
+    """Of a row whose query sees `kv_length` keys, of which `cached` are in the cache: its first key block, and one past
+    its last.
     """
     first = first_visible(problem, kv_length - 1) // problem.key_block
-    end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
-    return first, end, jnp.maximum((end - first + splits - 1) // splits, MIN_BLOCKS)
+    return first, jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
 
 
 def _kernel(
@@ -148,6 +159,7 @@ def _kernel(
     old: Any,
     rows: Rows,
     queries: Any,
+    least: Any,
     finished: Any,
     out_ref: Any,
     *written: Any,
@@ -159,7 +171,8 @@ def _kernel(
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     kv_length, token, m = rows.kv_length[row], _token(rows, row), tile_rows(problem.group)
     cached = kv_length - 1 if caches else kv_length
-    first, end, blocks = _split_blocks(problem, splits, kv_length, cached)
+    first, end = _key_blocks(problem, kv_length, cached)
+    blocks = jnp.maximum((end - first + splits - 1) // splits, least[0])
     used = jnp.maximum((end - first + blocks - 1) // blocks, 1)
     to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head
 

@@ -15,7 +15,7 @@ import pytest
 from jax import Array
 
 from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, reference, triton
-from jaxengine.ops.triton import decode, prefill
+from jaxengine.ops.triton import decode, prefill, tile
 from tests.jaxengine.ops.steps import Shape, Step, build_step, random_bias, random_step, relative_bias, seeing_all
 
 # Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what
@@ -162,7 +162,12 @@ def test_what_is_too_large_for_an_8_bit_cache_saturates() -> None:
         assert jnp.nanmax(jnp.abs(theirs[1:].astype(jnp.float32))) == 448
 
 
-def test_every_length_around_the_blocks_and_splits_of_a_row_is_right() -> None:
+@pytest.mark.parametrize("busy", [1, 8, 1024])
+def test_every_length_around_the_blocks_and_splits_of_a_row_is_right(
+    busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many programs the rows share."""
+    monkeypatch.setattr(decode, "BUSY", busy)
     shape = Shape(kv_heads=1, group=1, dim=16, width=48)
     edges = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 511, 512, 513, 767, 768]
     count = len(edges)
@@ -225,3 +230,14 @@ def test_programs_begin_with_the_tiles_that_see_most_and_end_with_those_that_hav
 )
 def test_the_programs_that_share_a_row_fill_the_gpu_at_any_batch_size(rows: int, kv_heads: int, splits: int) -> None:
     assert decode.splits_for(rows, kv_heads) == splits
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "least"),
+    [(1, 1024, decode.MIN_BLOCKS), (32, 1024, 4), (128, 1024, 16), (256, 1024, 32), (128, 4096, 64)],
+)
+def test_the_more_there_is_to_read_the_fewer_programs_share_a_row(rows: int, tokens: int, least: int) -> None:
+    """Blocks of 64 keys, of 8 heads, over 1024 programs."""
+    problem = tile.Problem(8, 4, 128, 16, jnp.dtype("bfloat16"), AttentionSpec(), interpret=True)
+    lengths = jnp.full(rows, tokens, jnp.int32)
+    assert decode.least_blocks(problem, lengths, lengths).tolist() == [least]
