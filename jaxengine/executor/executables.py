@@ -34,8 +34,11 @@ class Executables:
     others, in the order of `jobs`, and returns at once. `on_built` is called with each name that is built, by whichever
     thread built it.
 
+    A later job that fails is tried once more when nothing else is compiled: XLA times products on operands of its own,
+    and several threads at once may find no memory for theirs. If it fails again, its name stays missing.
+
     Raises:
-        Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
+        Exception: whatever an essential job raised.
     """
 
     def __init__(
@@ -50,6 +53,9 @@ class Executables:
         self._built: dict[Hashable, Compiled] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._failed: deque[Hashable] = deque()  # once
+        self._working = 0  # threads that still take names
+        self._at_work = threading.Lock()
         self._compile_process: CompileProcess | None = None
         self._cached = True  # all that was built
         cores = os.cpu_count() or 1
@@ -81,6 +87,7 @@ class Executables:
         queue = deque(name for name in self._jobs if name not in self._built)
         threads = 1 if compile_process else max(1, (os.cpu_count() or 1) // 2)
         self._compile_process = compile_process
+        self._working = threads
         with deep_stacks():
             for _ in range(threads):
                 thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
@@ -107,11 +114,12 @@ class Executables:
             try:
                 name = queue.popleft()
             except IndexError:  # another thread took the last one
-                return
+                break
             asked = not self._cached and self._compile_process is not None and self._compile_process.compile(name)
             self._try(name)
             if asked and name in self._built and not COMPILES.hit:
                 self._give_up_compile_process()
+        self._try_again()
         if self._compile_process:
             self._compile_process.close()
 
@@ -125,7 +133,21 @@ class Executables:
         try:
             self._build(name)
         except Exception as error:
-            logger.error("compiling %s failed", name, exc_info=error)
+            logger.warning("compiling %s failed and is tried again later: %s", name, error)
+            self._failed.append(name)
+
+    def _try_again(self) -> None:
+        """By the last thread: those that are done before it leave all memory to it."""
+        with self._at_work:
+            self._working -= 1
+            if self._working:
+                return
+        while self._failed and not self._closed:
+            name = self._failed.popleft()
+            try:
+                self._build(name)
+            except Exception as error:
+                logger.error("compiling %s failed", name, exc_info=error)
 
     def _build(self, name: Hashable) -> None:
         with COMPILES.expected():

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,32 @@ def test_a_later_one_that_fails_is_logged_and_stays_missing(caplog: pytest.LogCa
     executables.finish()
     assert "later" not in executables
     assert "compiling later failed" in caplog.text
+
+
+def test_a_later_one_that_fails_once_is_built_when_no_other_is_being_built(caplog: pytest.LogCaptureFixture) -> None:
+    at_work, alone = [0], []
+
+    def building(finds_memory: Callable[[], bool]) -> Callable[[], None]:
+        at_work[0] += 1
+        try:
+            time.sleep(0.05)
+            if not finds_memory():
+                raise ValueError("no memory to time a product")
+            return lambda: None
+        finally:
+            at_work[0] -= 1
+
+    def greedy() -> bool:
+        alone.append(at_work[0] == 1)
+        return len(alone) > 1
+
+    others = {name: partial(building, lambda: True) for name in "abcdefgh"}
+    executables = Executables({"first": lambda: print, "big": partial(building, greedy), **others}, ["first"], quiet)
+    executables.build_rest()
+    executables.finish()
+    assert all(name in executables for name in ["big", *others])
+    assert len(alone) == 2 and alone[1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_later_ones_are_built_with_a_priority_lower_than_the_starters_whatever_that_is() -> None:
