@@ -36,6 +36,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     if machine.gpu:
         source = "XLA's own figure" if plan.compiled else "estimated; --compile asks XLA"
         yield _line("a step's temporaries", demand.temporaries, source)
+        yield _line("to time products", demand.tuning, "while the rest is compiled")
     yield _line("sampler's state", demand.sampler)
     if machine.driver:
         yield _line("driver, CUDA graphs", machine.driver)

@@ -83,6 +83,7 @@ class Demand:
     weights, drafter, adapters: what is held of each from start to end.
     sampler: the sampler's state.
     temporaries: what the largest step needs besides its arguments.
+    tuning: what compiling needs while requests are served: XLA times each product, on operands of its own.
     page: one page, in all caches that have a part of it.
     """
 
@@ -91,12 +92,13 @@ class Demand:
     adapters: int
     sampler: int
     temporaries: int
+    tuning: int
     page: int
 
     @property
     def fixed(self) -> int:
         """All but pages."""
-        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries
+        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries + self.tuning
 
 
 def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, demand: Demand) -> int:

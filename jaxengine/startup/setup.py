@@ -59,6 +59,7 @@ from jaxengine.weights.loading import (
     abstract_parameters,
     array_bytes,
     held_bytes,
+    largest_bytes,
     load_drafter,
     load_parameters,
 )
@@ -247,6 +248,7 @@ class Setup:
             adapters=stack_bytes(abstract_adapters(self.spec, self.adapters.shapes, self.mesh, self.device)),
             sampler=sampler_bytes(limits, self.spec),
             temporaries=temporaries,
+            tuning=0 if self.device.on_host else largest_bytes(self._weights()),
             page=page_bytes(self.spec, page, self.cache_dtype, devices)
             + draft_page_bytes(self.drafter, page, self.dtype, devices),
         )

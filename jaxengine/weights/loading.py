@@ -128,8 +128,16 @@ def held_bytes(parameters: Mapping[str, Any]) -> int:
 
 def array_bytes(tree: Any) -> int:
     """The bytes that abstract arrays take on each device."""
-    arrays = jax.tree.leaves(tree)
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
+    return sum(map(_device_bytes, jax.tree.leaves(tree)))
+
+
+def largest_bytes(tree: Any) -> int:
+    """The bytes that the largest of abstract arrays takes on each device."""
+    return max(map(_device_bytes, jax.tree.leaves(tree)))
+
+
+def _device_bytes(array: Any) -> int:
+    return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
 
 
 def whole_bytes(tree: Any) -> int:

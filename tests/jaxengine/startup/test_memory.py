@@ -31,7 +31,7 @@ LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))
 
 def pages_in_host_memory(cache: str) -> int:
     """Of Llama-3.1-8B."""
-    demand = Demand(0, 0, 0, 0, 0, page_bytes(LLAMA_8B, 16, cache, 1))
+    demand = Demand(0, 0, 0, 0, 0, 0, page_bytes(LLAMA_8B, 16, cache, 1))
     return fitting_pages(LIMITS, LLAMA_8B, cache, Place(make_mesh(), CPU), demand)
 
 
