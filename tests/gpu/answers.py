@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -31,6 +31,7 @@ from tests.gpu.record import one_line
 
 PROMPTS = (3, 40, 150)
 NEW = 16
+CORES = 3  # of a process that compiles
 
 Answers = dict[str, np.ndarray]
 
@@ -54,7 +55,7 @@ class Variant:
 
     def save(self, directory: Path) -> None:
         """Its answers, or what kept it from answering: the others are wanted all the same."""
-        part = directory / "part"
+        part = directory / f"{self}.part"
         try:
             with part.open("wb") as file:
                 np.savez(file, **self.answers())  # type: ignore[arg-type]
@@ -110,33 +111,47 @@ def whole_vocabulary(token: Token, vocab: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Answering:
-    """A process that answers into `directory`."""
+    """Processes that answer into `directory`."""
 
     directory: Path
-    process: subprocess.Popen[bytes]
+    by_variant: dict[Variant, subprocess.Popen[bytes]]
 
     def of(self, variant: Variant) -> Answers:
         """Waits for it. Raises RuntimeError if it could not answer."""
         answer, error = (self.directory / f"{variant}.{kind}" for kind in ("npz", "error"))
-        while not (answer.exists() or error.exists()) and self.process.poll() is None:
+        process = self.by_variant[variant]
+        while not (answer.exists() or error.exists()) and process.poll() is None:
             time.sleep(0.1)
         if not answer.exists():
-            raise RuntimeError(error.read_text() if error.exists() else f"ended with {self.process.returncode}")
+            raise RuntimeError(error.read_text() if error.exists() else f"ended with {process.returncode}")
         with np.load(answer) as saved:
             return dict(saved)
 
 
 @contextmanager
 def answering(variants: Iterable[Variant], **environment: str) -> Iterator[Answering]:
-    """One process for all of `variants`, in their order; it takes no more of the device's memory than it needs."""
-    with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "tests.gpu.answers", directory, *map(str, variants)]
-        own = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment}
-        with subprocess.Popen(command, env=own) as process:
-            try:
-                yield Answering(Path(directory), process)
-            finally:
-                process.kill()
+    """A few processes share `variants`, since nearly all of their time is the host's, compiling. They take no more of
+    the device's memory than they need.
+    """
+    asked = list(variants)
+    count = max(1, min(len(asked), (os.cpu_count() or 1) // CORES))
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        by_variant = {}
+        for share in (asked[first::count] for first in range(count)):
+            process = stack.enter_context(_process(directory, share, environment))
+            by_variant |= dict.fromkeys(share, process)
+        yield Answering(Path(directory), by_variant)
+
+
+@contextmanager
+def _process(directory: str, variants: list[Variant], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.gpu.answers", directory, *map(str, variants)]
+    own = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment}
+    with subprocess.Popen(command, env=own) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def main() -> None:
