@@ -8,6 +8,7 @@ take part.
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,25 +120,30 @@ class Answering:
     def of(self, variant: Variant) -> Answers:
         """Waits for it. Raises RuntimeError if it could not answer."""
         answer, error = (self.directory / f"{variant}.{kind}" for kind in ("npz", "error"))
-        process = self.by_variant[variant]
-        while not (answer.exists() or error.exists()) and process.poll() is None:
+        process = self.by_variant.get(variant)
+        while process and not (answer.exists() or error.exists()) and process.poll() is None:
             time.sleep(0.1)
         if not answer.exists():
-            raise RuntimeError(error.read_text() if error.exists() else f"ended with {process.returncode}")
+            ended = f"ended with {process.returncode}" if process else "was not asked"
+            raise RuntimeError(error.read_text() if error.exists() else ended)
         with np.load(answer) as saved:
             return dict(saved)
 
 
 @contextmanager
-def answering(variants: Iterable[Variant], **environment: str) -> Iterator[Answering]:
+def answering(variants: Iterable[Variant], known: Path | None = None, **environment: str) -> Iterator[Answering]:
     """A few processes share `variants`, since nearly all of their time is the host's, compiling. They take no more of
-    the device's memory than they need.
+    the device's memory than they need. What `known` has is not asked again.
     """
-    asked = list(variants)
-    count = max(1, min(len(asked), (os.cpu_count() or 1) // CORES))
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        by_variant = {}
-        for share in (asked[first::count] for first in range(count)):
+        asked, by_variant = [], {}
+        for variant in variants:
+            if known and (answer := known / f"{variant}.npz").exists():
+                shutil.copy(answer, directory)
+            else:
+                asked.append(variant)
+        count = max(1, min(len(asked), (os.cpu_count() or 1) // CORES))
+        for share in filter(None, (asked[first::count] for first in range(count))):
             process = stack.enter_context(_process(directory, share, environment))
             by_variant |= dict.fromkeys(share, process)
         yield Answering(Path(directory), by_variant)

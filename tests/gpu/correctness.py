@@ -1,7 +1,14 @@
-"""Is the device's arithmetic right? Kernels against NumPy, and whole engines against the same engines on a CPU."""
+"""Is the device's arithmetic right? Kernels against NumPy, and whole engines against the same engines on a CPU.
 
+A CPU takes longer to compile its part than the device: `python -m tests.gpu.correctness DIRECTORY` leaves there what it
+answers, on any machine, and `python -m tests.gpu.run --exact DIRECTORY` compares with that.
+"""
+
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +19,7 @@ from tests.gpu.record import Record, Row
 from tests.gpu.scale import Scale
 
 NEAR_TIE = 0.01  # nats
+KNOWN = "KNOWN_ANSWERS"  # environment variable
 
 
 @dataclass(frozen=True)
@@ -77,13 +85,18 @@ def compare(record: Record, comparisons: Sequence[Comparison]) -> None:
     ours = [comparison.ours for comparison in comparisons]
     with (
         record.part("engines against a CPU"),
-        answering(exact, JAX_PLATFORMS="cpu") as cpu,
+        answering(exact, known=known_answers(), JAX_PLATFORMS="cpu") as cpu,
         answering(ours) as device,
     ):
         for comparison in comparisons:
             with record.attempt(str(comparison.ours)):
                 for row in comparison.rows(device.of(comparison.ours), cpu.of(comparison.exact)):
                     record.add("correctness", **row)
+
+
+def known_answers() -> Path | None:
+    """Where a CPU's answers are that were made before."""
+    return Path(os.environ[KNOWN]) if KNOWN in os.environ else None
 
 
 def distance(ours: Answers, exact: Answers, number: int) -> float:
@@ -111,3 +124,16 @@ def wrong_tokens(ours: Answers, exact: Answers) -> int:
                 wrong += bool(logprobs[theirs] - logprobs[mine] > NEAR_TIE)
                 break
     return wrong
+
+
+def main(directory: Path) -> None:
+    """What a CPU answers to all that is compared, the engines that a GPU would have."""
+    directory.mkdir(parents=True, exist_ok=True)
+    exact = dict.fromkeys(comparison.exact for comparison in (*llama(), *others()))
+    with answering(exact, JAX_PLATFORMS="cpu") as cpu:
+        for variant in exact:
+            np.savez(directory / f"{variant}.npz", **cpu.of(variant))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -13,7 +13,7 @@ CACHE = "fp8_e4m3fn"
 
 def run(record: Record, scale: Scale) -> None:
     alone = dataclasses.replace(scale, decode_rows=(1,))
-    for name in ("int4", "int8", "fp8", "nf4", "fp4") if scale.name == "full" else list(FORMATS)[:1]:
+    for name in dict.fromkeys(("int4", *FORMATS, *FOUR_BITS)) if scale.name == "full" else list(FORMATS)[:1]:
         with record.part(f"{name} weights"):
             some = dataclasses.replace(scale, decode_rows=(1, 128)) if name == "int4" else alone
             client = Client(measured_engine(some, quantize=name))

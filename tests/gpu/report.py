@@ -223,6 +223,10 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("share", "share", form=".1%"),
         ),
     ),
+    "launches": (
+        "What the host does to launch a decode step, parts inside of wholes",
+        (text("rows"), text("event"), number("calls", "calls"), number("µs/step", "seconds", 1e6)),
+    ),
     "counters": ("Counters", (text("compiles_after_warmup"), text("steps"))),
     "skipped": ("Not measured", (text("what"), text("why"))),
     "errors": ("Errors", (text("part"), text("error"))),

@@ -37,7 +37,7 @@ SECTIONS = {
     "races": Section("tests.gpu.races", 50),
     "products": Section("tests.gpu.products", 90),
     "quantised": Section("tests.gpu.quantised", 180),
-    "peers": Section("tests.gpu.peers", 75),
+    "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 65),
     "experts": Section("tests.gpu.experts", 130),
     "adapters": Section("tests.gpu.adapters", 90),

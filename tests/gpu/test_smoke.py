@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.gpu import decode, families, kernels, report, trace
-from tests.gpu.answers import NEW, PROMPTS
+from tests.gpu.answers import NEW, PROMPTS, Variant, answering
 from tests.gpu.correctness import NEAR_TIE, wrong_tokens
 from tests.gpu.record import Record, read
 from tests.gpu.scale import FULL, TINY, Scale
@@ -165,6 +165,14 @@ def test_a_trace_counts_overlapping_streams_once_and_ranks_kernels() -> None:
     assert trace.driver_calls(profile) == {"cuGraphLaunch": 2, "cuMemcpyDtoHAsync": 1}
 
 
+def test_what_launches_a_step_is_told_by_name_without_its_numbers() -> None:
+    calls = [event("cuGraphLaunch (CudaGraph:8)", 0, 300), event("command_buffer::update#device=0,num=4#", 0, 500)]
+    threads = [SimpleNamespace(name="python3", events=calls * 2), SimpleNamespace(name="pjrt_async", events=calls)]
+    profile = SimpleNamespace(planes=[SimpleNamespace(name="/host:CPU", lines=threads)])
+    told = [(row["event"], row["calls"] * trace.STEPS) for row in trace.launching(profile)]
+    assert told == [("command_buffer::update", 2), ("cuGraphLaunch", 2)]
+
+
 def test_a_greedy_token_may_differ_only_at_a_near_tie() -> None:
     exact = {f"ids_{n}": np.zeros(NEW, np.int32) for n in range(len(PROMPTS))}
     logprobs = np.tile(np.float32([0, -NEAR_TIE / 2, -2]), (PROMPTS[0] - 1 + NEW, 1))
@@ -172,6 +180,15 @@ def test_a_greedy_token_may_differ_only_at_a_near_tie() -> None:
     for token, wrong in ((0, 0), (1, 0), (2, 1)):
         ours = {**exact, "ids_0": np.array([0, token] * (NEW // 2))}
         assert wrong_tokens(ours, exact) == wrong
+
+
+def test_what_a_cpu_has_answered_is_not_asked_again(tmp_path: Path) -> None:
+    variant = Variant("no such model", "reference", "float32")
+    np.savez(tmp_path / f"{variant}.npz", ids_0=np.arange(3))
+    with answering([variant], known=tmp_path) as answers:
+        assert answers.of(variant)["ids_0"].tolist() == [0, 1, 2]
+    with answering([variant]) as answers, pytest.raises(RuntimeError, match="no such model"):
+        answers.of(variant)
 
 
 def test_a_device_that_is_waited_for_is_not_idle() -> None:

@@ -1,4 +1,6 @@
-"""Which kernels decoding spends the device's time on, and how much of it nothing ran, from JAX's own profiler."""
+"""Which kernels decoding spends the device's time on, how much of it nothing ran, and what the host does to launch a
+step, from JAX's own profiler.
+"""
 
 import re
 import tempfile
@@ -17,6 +19,7 @@ from tests.gpu.scale import Scale
 
 STEPS = 16
 SHOWN = 15
+FEW, ALL = 1, 3  # of the host's events. Tracing them all would starve the device
 
 
 class Span(NamedTuple):
@@ -51,13 +54,15 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
         )
         for row in slowest(spans):
             record.add("kernels", rows=rows, **row)
+        for row in launching(traced(client, ALL)):
+            record.add("launches", rows=rows, **row)
     client.cancel(crowd)
 
 
-def traced(client: Client) -> ProfileData:
-    """The profile of `STEPS` steps."""
+def traced(client: Client, level: int = FEW) -> ProfileData:
+    """The profile of `STEPS` steps, with what the host does in as much detail as `level` says."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level, options.host_tracer_level = 0, 1  # tracing all the host does would starve the device
+    options.python_tracer_level, options.host_tracer_level = 0, level
     with tempfile.TemporaryDirectory() as directory:
         with jax.profiler.trace(directory, profiler_options=options):
             for _ in range(STEPS):
@@ -86,6 +91,22 @@ def driver_calls(profile: ProfileData) -> Counter[str]:
         for event in line.events
         if re.match(r"cu[A-Z]", event.name)
     )
+
+
+def launching(profile: ProfileData) -> list[Row]:
+    """What the step's own thread did longest, XLA's parts inside of JAX's: `command_buffer::update` is a graph whose
+    buffers have moved since it was last launched.
+    """
+    seconds: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for plane in profile.planes:
+        for line in plane.lines if plane.name.startswith("/host:") else ():
+            for event in line.events if line.name.startswith("python") else ():
+                name = re.split(r" \(|:?#", event.name)[0]
+                seconds[name] += event.duration_ns / 1e9
+                calls[name] += 1
+    ranked = seconds.most_common(SHOWN)
+    return [{"event": name, "calls": calls[name] / STEPS, "seconds": spent / STEPS} for name, spent in ranked]
 
 
 def busy_ns(spans: Iterable[Span]) -> float:
