@@ -41,7 +41,7 @@ PROGRAMS = 4096  # about how many to start, with those that return at once
 BUSY = 1024  # about how many have work, if there is enough: a few per multiprocessor
 SPLITS = (4, 32)  # fewest and most splits of a row
 MIN_BLOCKS = 2  # key blocks of a split at least: a partial result costs as much as 4 keys
-LARGE = 64  # rows of a tile from which its own arrays take the shared memory that more blocks in flight would need
+LARGE = 64  # rows of a tile from which eight warps share it
 
 
 class Rows(NamedTuple):
@@ -69,13 +69,14 @@ def splits_for(rows: int, kv_heads: int) -> int:
     return max(SPLITS[0], min(SPLITS[1], pl.next_power_of_2(PROGRAMS // (rows * kv_heads) or 1)))
 
 
-def least_blocks(problem: Problem, kv_length: Array, cached: Array) -> Array:
+def least_blocks(problem: Problem, kv_length: Array) -> Array:
     """i32 [1]: key blocks of a split at least. A large batch fills the GPU without splits, whose partial results would
-    have to be merged: 128 rows of 1100 tokens took 180 µs in four splits each, 151 in one (H200).
+    have to be merged: 128 rows of 1100 tokens took 174 µs in four splits each, 142 in one (H200).
     """
-    first, end = _key_blocks(problem, kv_length, cached)
-    share = -(-problem.kv_heads * jnp.sum(end - first) // BUSY)
-    return jnp.maximum(share, MIN_BLOCKS)[None]
+    window, share = problem.spec.window, BUSY * problem.key_block
+    seen = jnp.minimum(kv_length, window) if window else kv_length
+    blocks = jax.lax.div(problem.kv_heads * jnp.sum(seen) + share - 1, jnp.int32(share))
+    return jnp.maximum(blocks, MIN_BLOCKS)[None]
 
 
 def tile_rows(group: int) -> int:
@@ -120,8 +121,6 @@ def _call(
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
     partials = Partials(numbers, numbers, jax.ShapeDtypeStruct((parts, problem.dim), jnp.float32))
-    cached = rows.kv_length - 1 if isinstance(queries, Projected) else rows.kv_length
-    least = least_blocks(problem, rows.kv_length, jnp.maximum(cached, 0))
     made = pl.pallas_call(
         partial(_kernel, problem, splits),
         out_shape=(*results, partials),
@@ -130,26 +129,19 @@ def _call(
         compiler_params=_params(tile_rows(problem.group)),
         interpret=problem.interpret,
         name="paged_decode",
-    )(inputs, old, rows, queries, least, jnp.zeros(count * heads, jnp.int32))
+    )(inputs, old, rows, queries, least_blocks(problem, rows.kv_length), jnp.zeros(count * heads, jnp.int32))
     return list(made[:-1])
 
 
 def _params(rows: int) -> plt.CompilerParams:
-    """Warps and stages for tiles of `rows`. 48 heads of 128 would take 115 KB of shared memory with five stages."""
-    warps, stages = (8, 3) if rows >= LARGE else (4, 5)
-    return plt.CompilerParams(num_warps=warps, num_stages=stages)
+    """Warps and stages for tiles of `rows`. Five stages leave a multiprocessor one program where three leave two: with
+    three, 128 rows of 4100 tokens took 3 % less time (H200).
+    """
+    return plt.CompilerParams(num_warps=8 if rows >= LARGE else 4, num_stages=3)
 
 
 def _token(rows: Rows, row: Array) -> Array:
     return row if rows.token is None else rows.token[row]
-
-
-def _key_blocks(problem: Problem, kv_length: Array, cached: Array) -> tuple[Array, Array]:
-    """Of a row whose query sees `kv_length` keys, of which `cached` are in the cache: its first key block, and one past
-    its last.
-    """
-    first = first_visible(problem, kv_length - 1) // problem.key_block
-    return first, jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
 
 
 def _kernel(
@@ -171,7 +163,8 @@ def _kernel(
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     kv_length, token, m = rows.kv_length[row], _token(rows, row), tile_rows(problem.group)
     cached = kv_length - 1 if caches else kv_length
-    first, end = _key_blocks(problem, kv_length, cached)
+    first = first_visible(problem, kv_length - 1) // problem.key_block
+    end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
     blocks = jnp.maximum((end - first + splits - 1) // splits, least[0])
     used = jnp.maximum((end - first + blocks - 1) // blocks, 1)
     to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head

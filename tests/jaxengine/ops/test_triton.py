@@ -205,8 +205,8 @@ def test_tiles_cover_each_query_of_longer_rows_and_the_padding_once(queries: int
         lengths = [count + int(random.integers(0, 300)) for count in counts]
         step = build_step(random, TINY, lengths, counts, rows=9, tokens=96, ragged=True)
         seen = np.zeros(96, int)
-        for tile in zip(*map(np.asarray, tiles_of(step.batch, queries)), strict=True):
-            row, token, count, position, keys = tile
+        for each in zip(*map(np.asarray, tiles_of(step.batch, queries)), strict=True):
+            row, token, count, position, keys = each
             seen[token : token + count] += 1
             if count and keys:
                 assert (np.asarray(step.batch.row)[token : token + count] == row).all()
@@ -239,5 +239,4 @@ def test_the_programs_that_share_a_row_fill_the_gpu_at_any_batch_size(rows: int,
 def test_the_more_there_is_to_read_the_fewer_programs_share_a_row(rows: int, tokens: int, least: int) -> None:
     """Blocks of 64 keys, of 8 heads, over 1024 programs."""
     problem = tile.Problem(8, 4, 128, 16, jnp.dtype("bfloat16"), AttentionSpec(), interpret=True)
-    lengths = jnp.full(rows, tokens, jnp.int32)
-    assert decode.least_blocks(problem, lengths, lengths).tolist() == [least]
+    assert decode.least_blocks(problem, jnp.full(rows, tokens, jnp.int32)).tolist() == [least]
