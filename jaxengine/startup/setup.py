@@ -50,6 +50,7 @@ from jaxengine.startup.memory import (
     pool_pages,
     sampler_bytes,
     temporary_bytes,
+    tuning_bytes,
 )
 from jaxengine.startup.place import Place
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
@@ -248,7 +249,7 @@ class Setup:
             adapters=stack_bytes(abstract_adapters(self.spec, self.adapters.shapes, self.mesh, self.device)),
             sampler=sampler_bytes(limits, self.spec),
             temporaries=temporaries,
-            tuning=0 if self.device.on_host else largest_bytes(self._weights()),
+            tuning=0 if self.device.on_host else tuning_bytes(largest_bytes(self._weights()), self.place.memory_bytes),
             page=page_bytes(self.spec, page, self.cache_dtype, devices)
             + draft_page_bytes(self.drafter, page, self.dtype, devices),
         )

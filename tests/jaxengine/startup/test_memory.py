@@ -21,6 +21,7 @@ from jaxengine.startup.memory import (
     page_bytes,
     pool_pages,
     temporary_bytes,
+    tuning_bytes,
 )
 from jaxengine.startup.place import DoesNotFit, Place
 from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B
@@ -194,3 +195,8 @@ def test_memory_is_set_aside_for_the_samples_of_steps_that_verify_drafts() -> No
 
     assert scratch(0) == 400
     assert scratch(15) == 6400
+
+
+def test_room_to_time_the_largest_product_is_no_great_share_of_a_small_gpu() -> None:
+    assert tuning_bytes(1 << 30, 140 << 30) == 1 << 30
+    assert tuning_bytes(1 << 30, 20 << 30) == (20 << 30) // 50
