@@ -46,6 +46,7 @@ def test_temporaries_are_one_layers_activations(facts: FactsByProgram, step: str
 @pytest.mark.parametrize(("step", "layer"), [("decode_gemma2", 10), ("decode_phi2", 8), ("decode_t5", 12)])
 def test_a_layer_is_few_kernels(facts: FactsByProgram, step: str, layer: int) -> None:
     """Gemma 2 has two more norms. T5 has a third branch of four: query, attention, out, add and norm. Phi 2 has one
-    norm, no gate, and both branches at once; its biases and its norm are XLA's.
+    norm, no gate, and both branches at once; its biases and its norm are XLA's. Of each window and of an encoder's
+    output it is summed once how much there is to read.
     """
-    assert facts[step]["kernels"] <= 2 * layer + 9
+    assert facts[step]["kernels"] <= 2 * layer + 10
