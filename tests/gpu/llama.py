@@ -25,6 +25,7 @@ def run(record: Record, scale: Scale) -> None:
     with record.part("prefill"):
         prefill.measure(client, record, scale)
     near, *far = scale.contexts
+    used = bytes_in_use()
     with record.part("decode, short context"):
         decode.measure(client, record, scale, [near])
     with record.part("loads"):
@@ -33,7 +34,9 @@ def run(record: Record, scale: Scale) -> None:
         trace.measure(client, record, scale)
     with record.part("decode, long context"):
         decode.measure(client, record, scale, far)
-    record.add("counters", compiles_after_warmup=engine.stats().compiles_after_warmup, steps=engine.stats().steps)
+    stats = engine.stats()
+    grown = bytes_in_use() - used
+    record.add("counters", compiles_after_warmup=stats.compiles_after_warmup, steps=stats.steps, bytes_grown=grown)
 
 
 def start(record: Record, scale: Scale, kind: str) -> Engine:
@@ -47,6 +50,11 @@ def start(record: Record, scale: Scale, kind: str) -> Engine:
         engine.finish_compiling()
     record.add("starts", kind=kind, ready_seconds=ready, compiled_seconds=process_age())
     return engine
+
+
+def bytes_in_use() -> int:
+    """Of the device's memory; 0 where it does not tell. An idle engine that has served holds what it held before."""
+    return int((jax.devices()[0].memory_stats() or {}).get("bytes_in_use", 0))
 
 
 def process_age() -> float:

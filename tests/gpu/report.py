@@ -172,6 +172,14 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("rate beside greedy", "beside_greedy", form=",.2f"),
         ),
     ),
+    "options": (
+        "Decode with other compiler options, a few layers",
+        (
+            *map(text, ("way", "rows")),
+            number("ms/step", "seconds", 1e3, ",.2f"),
+            number("of which host", "host_seconds", 1e3, ",.2f"),
+        ),
+    ),
     "experts": (
         "A layer of experts, each token's drawn at random",
         (
@@ -227,7 +235,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
         "What the host does to launch a decode step, parts inside of wholes",
         (text("rows"), text("event"), number("calls", "calls"), number("µs/step", "seconds", 1e6)),
     ),
-    "counters": ("Counters", (text("compiles_after_warmup"), text("steps"))),
+    "counters": ("Counters", (text("compiles_after_warmup"), text("steps"), text("bytes_grown"))),
     "skipped": ("Not measured", (text("what"), text("why"))),
     "errors": ("Errors", (text("part"), text("error"))),
     "parts": ("Where the time went", (text("part"), number("s", "seconds"))),

@@ -1,0 +1,52 @@
+"""What other compiler options would make of decode steps: a few of the model's layers, compiled anew for each.
+
+cuBLAS' kernels enter a step's CUDA graph by tracing, again whenever a buffer has moved, about 25 µs each; Triton's are
+nodes whose parameters change. So a product that cuBLAS computes sooner may cost the host more than it wins.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from unittest import mock
+
+import jax
+
+from jaxengine.executor import compiler_options
+from tests.gpu.decode import fill, timed
+from tests.gpu.engines import Client, measured_engine
+from tests.gpu.record import Record
+from tests.gpu.scale import Scale
+
+LAYERS = 8
+WAYS: dict[str, dict[str, str | bool]] = {
+    "ours": {},
+    "no cuBLAS": {"xla_gpu_cublas_fallback": False},
+    "every tile tried": {"xla_gpu_exhaustive_tiling_search": True},
+    "no graph": {"xla_gpu_enable_command_buffer": ""},
+}
+
+
+def run(record: Record, scale: Scale) -> None:
+    few = replace(scale, spec=replace(scale.spec, num_layers=min(LAYERS, scale.spec.num_layers)))
+    short = replace(few, contexts=scale.contexts[:1])
+    for way, options in WAYS.items() if jax.default_backend() == "gpu" else [("ours", WAYS["ours"])]:
+        with record.part(f"options: {way}"), compiled_with(options):
+            engine = measured_engine(short)
+            engine.finish_compiling()
+            for rows in short.decode_rows:
+                measure(Client(engine), record, short, way, rows)
+            engine.close()
+
+
+def compiled_with(options: dict[str, str | bool]) -> AbstractContextManager[object]:
+    platform = jax.devices()[0].platform
+    ours = compiler_options.COMPILER_OPTIONS.get(platform, {})
+    return mock.patch.dict(compiler_options.COMPILER_OPTIONS, {platform: {**ours, **options}})
+
+
+def measure(client: Client, record: Record, scale: Scale, way: str, rows: int) -> None:
+    """A row of "options"."""
+    [context] = scale.contexts
+    crowd = client.submit(rows, context, scale.growth)
+    fill(client, crowd)
+    record.add("options", way=way, rows=rows, tokens=rows, **timed(client, scale.decode_steps))
+    client.cancel(crowd)
