@@ -53,7 +53,8 @@ async def collect(client: Generates, request: pb.Generate) -> tuple[list[int], p
 
 
 def start(module: str, *arguments: str, env: dict[str, str] | None = None, **popen: Any) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, **(env or {})}
     return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment, cwd=ROOT, text=True, **popen)
 
 

@@ -102,6 +102,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
         "Start: new process → first token; every bucket compiled (weights drawn on the device)",
         (text("kind"), number("first token, s", "ready_seconds"), number("all compiled, s", "compiled_seconds")),
     ),
+    "servers": (
+        "A small model behind HTTP, one stream",
+        (
+            number("ready, s", "ready_seconds"),
+            number("first token, ms", "first_seconds", 1e3),
+            text("tokens"),
+            number("s in all", "seconds", form=",.2f"),
+        ),
+    ),
     "prefill": (
         "Prefill: a lone prompt, submission → first token",
         (

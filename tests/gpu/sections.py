@@ -34,6 +34,7 @@ SECTIONS = {
     "correctness": Section("tests.gpu.correctness", 130),
     "llama": Section("tests.gpu.llama", 240),
     "restart": Section("tests.gpu.restart", 50),
+    "server": Section("tests.gpu.server", 60),
     "races": Section("tests.gpu.races", 50),
     "products": Section("tests.gpu.products", 90),
     "quantised": Section("tests.gpu.quantised", 180),
