@@ -179,7 +179,8 @@ class Runner:
         prompts, scored = self._score_prompts(plan, all_hidden)
         pooled = self._pool(plan, hidden, all_hidden)
         logits = PromptLogits.of(plan.rows, hidden, all_hidden, self._logits)
-        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled, logits, number)
+        done = packed_samples if sampled is None else sampled
+        return InFlight(plan, shape, done, samples, sampled, prompts, scored, pooled, logits, number)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""

@@ -63,7 +63,7 @@ class InFlight:
 
     plan: Plan
     shape: StepShape
-    done: Array  # an output of the step that no later step takes over
+    done: Array  # an output of the step that no later step takes over; `sampled` if there is one, to keep no more alive
     samples: Samples
     sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None if nobody wants a token
     scored_samples: Samples  # tokens of prompts
