@@ -157,6 +157,7 @@ class HttpProcess(EngineListener):
             gc.freeze()
             self._log_formats()
         self._spec.counters.set_ready(self._replicas.ready)
+        self._spec.counters.set_reached(engine, True)
         self.metrics.engine_ready(engine, description, self.gateway.max_input_tokens)
 
     def _log_formats(self) -> None:
@@ -175,6 +176,7 @@ class HttpProcess(EngineListener):
         self.metrics.engine_lost(engine)
         self.admission.throughput.lost(engine)
         self._spec.counters.set_ready(self._replicas.ready)
+        self._spec.counters.set_reached(engine, False)
 
 
 def request_limit(options: Options) -> int:

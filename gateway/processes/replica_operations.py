@@ -7,6 +7,7 @@ client notices. All HTTP processes read what is wanted of each replica from the 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gateway.engine.interface import ReplicaStatus
@@ -18,6 +19,7 @@ from gateway.request.shared_counters import SharedCounters
 logger = logging.getLogger("gateway")
 
 LOOK_SECONDS = 0.05  # between looks at what is waited for
+REACH_SECONDS = 10.0  # that an HTTP process gets to reach a replica that is back; one that hangs holds up nobody else
 STOP_SECONDS = 5.0  # that an engine gets to end by itself, once it has no requests
 
 
@@ -125,6 +127,9 @@ class ReplicaOperations:
             if self._engines[number].state is State.FAILED:  # it was given up before
                 continue
             await self._until(lambda number=number: self._others_serve(number))  # type: ignore[misc]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REACH_SECONDS):
+                    await self._until(lambda number=number: self._others_serve_all(number))  # type: ignore[misc]
             self.restart(number)
             while (work := self._work.get(number)) and not work.done():  # another call may have begun anew
                 await asyncio.wait((work,))
@@ -137,6 +142,11 @@ class ReplicaOperations:
         """Whether a replica besides `number` takes requests, or there is none besides it."""
         others = [each for each in self._statuses() if each.index != number]
         return not others or any(each.state == "ready" for each in others)
+
+    def _others_serve_all(self, number: int) -> bool:
+        """Whether one of them is reached by every HTTP process: a new request does not wait for a connection."""
+        others = [each for each in self._statuses() if each.index != number]
+        return not others or any(each.state == "ready" and self._counters.reached(each.index) for each in others)
 
     def _may_serve(self, number: int) -> bool:
         """Whether a replica takes requests, or will once its engine is ready."""

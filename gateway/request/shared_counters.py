@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gateway.engine.replica import Turn
 
-# Columns of a row. From HELD on: the permits held by each caller, the moment promised to each caller, and, in the
-# launcher's row alone, what the operator wants of each replica.
+# Columns of a row. From HELD on: the permits held by each caller, the moment promised to each caller, which replicas
+# the process does not reach, and, in the launcher's row alone, what the operator wants of each.
 ACTIVE, QUEUED_TOKENS, NOT_READY, HELD = range(4)
 NANOSECONDS = 10**9
 
@@ -33,7 +33,8 @@ class SharedCounters:
     ) -> None:
         self.callers = max(1, callers)
         self._promised = HELD + self.callers
-        self._turns = self._promised + self.callers
+        self._unreached = self._promised + self.callers
+        self._turns = self._unreached + replicas
         self._width = self._turns + replicas
         self._rows, self._row = rows, row
         self._cells = memoryview(_map(file, self.size) if file else bytearray(self.size)).cast("q")
@@ -94,6 +95,14 @@ class SharedCounters:
         """Say whether this process can serve."""
         self._cells[self._row * self._width + NOT_READY] = not ready
 
+    def reached(self, replica: int) -> bool:
+        """Whether every process can send requests to a replica."""
+        return not self._total(self._unreached + replica)
+
+    def set_reached(self, replica: int, reached: bool) -> None:
+        """Say whether this process can send requests to a replica."""
+        self._cells[self._row * self._width + self._unreached + replica] = not reached
+
     def turn(self, replica: int) -> Turn:
         """What the operator wants of a replica."""
         return Turn(self._cells[self._turns + replica])
@@ -103,10 +112,10 @@ class SharedCounters:
         self._cells[self._turns + replica] = turn
 
     def clear(self, row: int) -> None:
-        """Forget what a process had counted that has ended, and count it as not ready."""
+        """Forget what a process had counted that has ended, and count it as not ready: it reaches no replica."""
         begin = row * self._width
         for cell in range(begin, begin + self._width):
-            self._cells[cell] = 0
+            self._cells[cell] = self._unreached <= cell - begin < self._turns
         self._cells[begin + NOT_READY] = 1
 
     def _total(self, column: int) -> int:

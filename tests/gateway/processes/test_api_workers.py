@@ -142,12 +142,15 @@ def test_the_port_is_not_shared_with_another_server_and_no_process_outlives_the_
 
 def test_what_a_process_had_counted_is_forgotten_when_it_dies(tmp_path: Path) -> None:
     launcher = SharedCounters.create(tmp_path / "counters", rows=2, callers=2)
-    assert not launcher.all_ready
+    assert not launcher.all_ready and not launcher.reached(0)
     other = SharedCounters(2, row=1, rows=2, file=tmp_path / "counters")
     other.set_ready(True)
+    other.set_reached(0, True)
     other.hold(3, caller=1)
     other.queue(100)
     launcher.hold(2, caller=1)
-    assert launcher.all_ready and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (5, 100, 5)
+    assert launcher.all_ready and launcher.reached(0)
+    assert (launcher.active, launcher.queued_tokens, launcher.held(1)) == (5, 100, 5)
     launcher.clear(1)
-    assert not launcher.all_ready and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (2, 0, 2)
+    assert not launcher.all_ready and not launcher.reached(0)
+    assert (launcher.active, launcher.queued_tokens, launcher.held(1)) == (2, 0, 2)

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.engine.interface import ReplicaStatus
 from gateway.engine.replica import Turn
+from gateway.processes import replica_operations
 from gateway.processes.engines import Engines
 from gateway.processes.replica_operations import ReplicaOperations
 from gateway.processes.supervisor import State
@@ -94,6 +95,29 @@ async def test_restarting_all_goes_on_when_one_of_them_is_restarted_by_hand() ->
         world.engines[number].come_up()
     await until(lambda: not world.operations.restarting)
     assert [world.counters.turn(number) for number in range(2)] == [Turn.OPEN, Turn.OPEN]
+
+
+async def test_the_next_is_restarted_once_every_process_reaches_the_one_that_is_back() -> None:
+    world = World(2)
+    world.operations.restart_all()
+    await world.restarted(0)
+    world.counters.set_reached(0, False)
+    world.engines[0].come_up()
+    await world.opened(0)
+    await asyncio.sleep(0.3)
+    assert world.engines[1].restarts == 0
+    world.counters.set_reached(0, True)
+    await world.restarted(1)
+    world.operations.stop()
+
+
+async def test_a_process_that_hangs_does_not_hold_up_the_restart_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_operations, "REACH_SECONDS", 0.2)
+    world = World(2)
+    world.counters.set_reached(1, False)
+    world.operations.restart_all()
+    await world.restarted(0)
+    world.operations.stop()
 
 
 async def test_restarting_all_ends_with_the_first_that_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
