@@ -37,8 +37,10 @@ async def stream(
         if answer.status_code == 200:
             lines = []
             async for line in answer.aiter_lines():
-                lines += [line] if line else []
-                if line and moments is not None:
+                if not line.startswith("data:"):
+                    continue  # what ends an event, or keeps a silent stream alive
+                lines.append(line)
+                if moments is not None:
                     moments.append(time.monotonic())
                 if begun is not None:
                     begun.set()
