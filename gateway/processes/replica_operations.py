@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gateway.engine.interface import ReplicaStatus
@@ -126,10 +127,10 @@ class ReplicaOperations:
         for number in range(len(self._engines)):
             if self._engines[number].state is State.FAILED:  # it was given up before
                 continue
-            await self._until(lambda number=number: self._others_serve(number))  # type: ignore[misc]
+            await self._until(partial(self._others_serve, number))
             with suppress(TimeoutError):
                 async with asyncio.timeout(REACH_SECONDS):
-                    await self._until(lambda number=number: self._others_serve_all(number))  # type: ignore[misc]
+                    await self._until(partial(self._others_serve, number, reached_by_all=True))
             self.restart(number)
             while (work := self._work.get(number)) and not work.done():  # another call may have begun anew
                 await asyncio.wait((work,))
@@ -138,15 +139,13 @@ class ReplicaOperations:
                 return
         logger.info("all replicas have been restarted")
 
-    def _others_serve(self, number: int) -> bool:
-        """Whether a replica besides `number` takes requests, or there is none besides it."""
+    def _others_serve(self, number: int, *, reached_by_all: bool = False) -> bool:
+        """Whether a replica besides `number` takes requests, or there is none besides it. `reached_by_all`: whether one
+        does that every HTTP process is connected to, so that no new request meets a process without any.
+        """
         others = [each for each in self._statuses() if each.index != number]
-        return not others or any(each.state == "ready" for each in others)
-
-    def _others_serve_all(self, number: int) -> bool:
-        """Whether one of them is reached by every HTTP process: a new request does not wait for a connection."""
-        others = [each for each in self._statuses() if each.index != number]
-        return not others or any(each.state == "ready" and self._counters.reached(each.index) for each in others)
+        ready = [each.index for each in others if each.state == "ready"]
+        return not others or any(self._counters.reached(each) or not reached_by_all for each in ready)
 
     def _may_serve(self, number: int) -> bool:
         """Whether a replica takes requests, or will once its engine is ready."""
