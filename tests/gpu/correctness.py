@@ -17,9 +17,9 @@ from tests.gpu.answers import NEW, PROMPTS, Answers, Variant, answering
 from tests.gpu.models import MODELS
 from tests.gpu.record import Record, Row
 from tests.gpu.scale import Scale
+from tests.gpu.sections import KNOWN
 
 NEAR_TIE = 0.01  # nats
-KNOWN = "KNOWN_ANSWERS"  # environment variable
 
 
 @dataclass(frozen=True)

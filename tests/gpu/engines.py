@@ -3,10 +3,13 @@
 import gc
 import itertools
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -16,6 +19,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
+from jaxengine.executor import compiler_options
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
@@ -64,6 +68,13 @@ def measured_engine(
     gc.collect()
     gc.freeze()  # as the service does: a collection of all that loading made took 178 ms of one step
     return engine
+
+
+def compiled_with(options: dict[str, Any]) -> AbstractContextManager[object]:
+    """Inside of it this platform's engines are compiled with `options` besides their own."""
+    platform = jax.devices()[0].platform
+    ours = compiler_options.COMPILER_OPTIONS.get(platform, {})
+    return mock.patch.dict(compiler_options.COMPILER_OPTIONS, {platform: {**ours, **options}})
 
 
 def drawn_on_devices(

@@ -4,17 +4,13 @@ and compiling is most of the cost of each.
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
 
 import jax
 
 from jaxengine.engine.engine import Engine
-from jaxengine.executor import compiler_options
 from tests.gpu import decode, loads, prefill, trace
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, compiled_with, measured_engine
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
@@ -41,7 +37,8 @@ def run(record: Record, scale: Scale) -> None:
 
 def start(record: Record, scale: Scale, kind: str) -> Engine:
     """An engine with every bucket compiled, and how long it took since this process was made."""
-    with graphs_while_profiling():
+    # Under a profiler XLA launches kernels one by one unless compiled otherwise: not the step that is served.
+    with compiled_with({"xla_enable_command_buffers_during_profiling": True}):
         engine = measured_engine(scale)
         client = Client(engine)
         client.submit(1, min(scale.prefills), new=1)
@@ -61,15 +58,3 @@ def process_age() -> float:
     """Seconds since this process was made, imports included; from Linux's own books."""
     started = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def graphs_while_profiling() -> Iterator[None]:
-    """Under a profiler XLA launches kernels one by one unless compiled otherwise: not the step that is served."""
-    platform = jax.devices()[0].platform
-    options = {
-        **compiler_options.COMPILER_OPTIONS.get(platform, {}),
-        "xla_enable_command_buffers_during_profiling": True,
-    }
-    with mock.patch.dict(compiler_options.COMPILER_OPTIONS, {platform: options}):
-        yield

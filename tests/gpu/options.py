@@ -4,15 +4,12 @@ cuBLAS' kernels enter a step's CUDA graph by tracing, again whenever a buffer ha
 nodes whose parameters change. So a product that cuBLAS computes sooner may cost the host more than it wins.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from unittest import mock
 
 import jax
 
-from jaxengine.executor import compiler_options
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, compiled_with, measured_engine
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
@@ -35,12 +32,6 @@ def run(record: Record, scale: Scale) -> None:
             for rows in short.decode_rows:
                 measure(Client(engine), record, short, way, rows)
             engine.close()
-
-
-def compiled_with(options: dict[str, str | bool]) -> AbstractContextManager[object]:
-    platform = jax.devices()[0].platform
-    ours = compiler_options.COMPILER_OPTIONS.get(platform, {})
-    return mock.patch.dict(compiler_options.COMPILER_OPTIONS, {platform: {**ours, **options}})
 
 
 def measure(client: Client, record: Record, scale: Scale, way: str, rows: int) -> None:

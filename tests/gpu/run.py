@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 
 from tests.gpu import report
-from tests.gpu.correctness import KNOWN
 from tests.gpu.record import Record, read
 from tests.gpu.scale import SCALES
-from tests.gpu.sections import SECTIONS, environment, spawn
+from tests.gpu.sections import KNOWN, SECTIONS, environment, spawn
 
 
 def arguments() -> argparse.Namespace:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.gpu.record import Record
 from tests.gpu.scale import SCALES
 
+KNOWN = "KNOWN_ANSWERS"  # environment variable: where a CPU's answers are that were made before
 ROOT = Path(__file__).resolve().parents[2]
 
 
