@@ -9,6 +9,13 @@ from typing import Literal
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormKind = Literal["rms", "rms_plus_one", "layer"]
+# Which frequency of a rope turns by which axis of a token's position (time, row, column):
+#   runs         the first n_t by time, the next n_h by row, the last n_w by column (Qwen2-VL)
+#   interleaved  by column, row and time in turn: frequency i by row if i % 3 = 1 and i < 3·n_h, by column if i % 3 = 2
+#                and i < 3·n_w, else by time (Qwen3-VL)
+#   own          in runs, but each axis has the frequencies that a head of 2·n dimensions would have (Qwen's towers)
+#   alternating  the even frequencies by row, then the odd ones by column (Pixtral's tower)
+RopeAxes = Literal["runs", "interleaved", "own", "alternating"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Routing = Literal["softmax", "sparse_mixer"]
 
@@ -47,7 +54,11 @@ class QKNorm:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions, rotate-half pairing. The formulas of each kind are in `jaxengine/model/rope.py`."""
+    """Rotary positions, rotate-half pairing. The formulas of each kind are in `jaxengine/model/rope.py`.
+
+    axes: how many of the dim/2 frequencies turn by a token's time, row and column (`StepBatch.rope_position`), laid out
+    as `layout` says; None = a token has one position.
+    """
 
     kind: RopeKind = "default"
     theta: float = 10000.0
@@ -65,6 +76,8 @@ class Rope:
     short_factors: tuple[float, ...] = ()  # longrope: divisors of each frequency up to the trained length
     long_factors: tuple[float, ...] = ()  # longrope: divisors beyond the trained length
     dim: int = 0  # how many of a head's first dimensions rotate; 0 = all
+    axes: tuple[int, int, int] | None = None
+    layout: RopeAxes = "runs"
 
     def __post_init__(self) -> None:
         if self.theta <= 0 or self.factor <= 0:
@@ -73,6 +86,8 @@ class Rope:
             raise ValueError(f"rope kind {self.kind!r} needs original_positions")
         if self.dim < 0 or self.dim % 2:
             raise ValueError(f"rope dim {self.dim} must be even and not negative")
+        if self.axes is not None and (min(self.axes) < 0 or (self.dim and 2 * sum(self.axes) != self.dim)):
+            raise ValueError(f"rope axes {self.axes} must be half of the {self.dim} dimensions that rotate")
 
     @property
     def by_position(self) -> bool:

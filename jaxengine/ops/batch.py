@@ -16,7 +16,9 @@ class StepBatch:
     """T tokens in R rows, each row a contiguous run of one sequence's tokens. Padding tokens write to page 0.
 
     Attention is causal: a token sees the keys up to its own. With `noncausal_length` n it sees the first n keys of its
-    sequence, wherever it stands. `cross` is the batch with which the same tokens read what their encoder wrote.
+    sequence, wherever it stands. With `horizon` a causal token also sees the keys up to a later one, the end of its
+    image: the first max(horizon, position + 1) keys. `cross` is the batch with which the same tokens read what their
+    encoder wrote.
     `ragged` is static: without it every row is exactly one token, token t being row t.
     """
 
@@ -31,11 +33,15 @@ class StepBatch:
     noncausal_length: Array | None = None  # [T] i32
     cross: "StepBatch | None" = None
     adapters: AdapterTokens | None = None  # None where no token has any
+    rope_position: Array | None = None  # i32 [T], or [3, T] for ropes with axes: what rotates; None = position
+    horizon: Array | None = None  # [T] i32, of a ragged step: the last visible key + 1; 0 = the token's own
 
     @property
     def kv_length(self) -> Array:
         """[T] i32, how many keys of its sequence each token sees, counted from the first."""
-        return self.position + 1 if self.noncausal_length is None else self.noncausal_length
+        if self.noncausal_length is not None:
+            return self.noncausal_length
+        return self.position + 1 if self.horizon is None else jnp.maximum(self.position + 1, self.horizon)
 
 
 def row_starts(batch: StepBatch) -> Array:
