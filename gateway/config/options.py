@@ -134,6 +134,26 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     queue_timeout: float = option(
         60.0, values.number(0, 86400), "seconds a request may wait to be begun, 0 for no limit; then it is answered 429"
     )
+    max_images: int = option(
+        4,
+        values.whole(0, 64),
+        "most images of a prompt, for models that see; 0 has such a model answer texts alone",
+        group="Images",
+    )
+    max_image_size: int = option(20 << 20, values.whole(1, 1 << 30), "largest file of an image in bytes")
+    max_image_pixels: int = option(1 << 24, values.whole(1, 1 << 28), "most pixels of an image, width times height")
+    image_payload_limit: int = option(
+        32 << 20, values.whole(1), "largest request body in bytes where the model sees, instead of --payload-limit"
+    )
+    allowed_media_domains: tuple[str, ...] = option(
+        (),
+        values.domain,
+        "host from which images may be fetched, or *.example.com for those below one; repeatable; without it images "
+        "come in requests alone",
+    )
+    image_fetch_timeout: float = option(
+        5.0, values.number(0.1, 600), "seconds in which an image must have been fetched, redirects included"
+    )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
     admin_port: int | None = option(

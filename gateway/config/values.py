@@ -11,6 +11,7 @@ from jaxengine.options.values import Value, any_case, flag, known_as, number, on
 __all__ = [
     "Value",
     "any_case",
+    "domain",
     "edge",
     "existing_directory",
     "existing_file",
@@ -104,6 +105,13 @@ def _edge(text: str) -> str:
     return text
 
 
+def _domain(text: str) -> str:
+    """A host's name in lower case, or `*.` and the name below which hosts lie."""
+    if not re.fullmatch(r"(\*\.)?([a-z0-9_-]+\.)*[a-z0-9-]+", text.lower()):
+        raise ValueError("must be a host such as images.example.com, or *.example.com, without https:// and port")
+    return text.lower()
+
+
 def _origin(text: str) -> str:
     if text != "*" and not text.startswith(("http://", "https://")):
         raise ValueError("must be '*' or start with http:// or https://")
@@ -147,6 +155,7 @@ key_file = Value("FILE", _key_file)
 token = Value("TOKEN", _token)
 token_file = Value("FILE", _token_file)
 edge = Value("DOMAIN|EDGE", _edge)
+domain = Value("HOST", _domain)
 origin = Value("ORIGIN", _origin)
 lora_module = Value("NAME=PATH", _lora_module)
 route = Value("/PATH", _route)

@@ -49,6 +49,8 @@ EXAMPLES = {
     "tool_call_parser": "hermes", "reasoning_parser": "none", "tool_strict_level": "function",
     "enable_auto_tool_choice": "true",
     "ngrok": "true", "ngrok_authtoken": "2b7token", "ngrok_authtoken_file": TOKEN_FILE, "ngrok_edge": "me.ngrok.app",
+    "max_images": "2", "max_image_size": "1000", "max_image_pixels": "1000", "image_payload_limit": "1000",
+    "allowed_media_domains": "*.example.com", "image_fetch_timeout": "2",
     "admin_port": "9002", "grpc_port": "8001", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
 
@@ -142,6 +144,9 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("max_logprobs", "-2", "must be between -1 and 1000"),
         ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
+        ("allowed_media_domains", "https://a.example", "must be a host such as images.example.com"),
+        ("allowed_media_domains", "a.example:80", "must be a host such as images.example.com"),
+        ("max_images", "65", "must be between 0 and 64"),
         ("ngrok_edge", "https://me.ngrok.app", "must be a domain such as name.ngrok.app, without https://, or an edge"),
         ("ngrok_edge", "edgtcp_2b7", "must be a domain such as name.ngrok.app, without https://, or an edge"),
         ("speculate", "64", "must be between 0 and 63"),
