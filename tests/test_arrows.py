@@ -30,7 +30,7 @@ FLOORS = {
         {"routes"},
         {"request"},
         {"parsing"},
-        {"grammar", "samplers"},
+        {"grammar", "samplers", "images"},
         {"http", "text", "engine", "observability"},
         {"errors"},
         {"config"},
