@@ -1,0 +1,180 @@
+"""Tiny random checkpoints of models that see, as repositories on the hub have them: one recipe for each way to see.
+
+Every parameter is drawn, large enough that norms, biases, positions and gates move the rows of a picture, and pictures
+move the logits. Text parts share one size; a picture's placeholder is token 300 in all. `tiny_vision_prompts` has
+tokens, chat templates and processor files; `vision_references` what transformers computes with them.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from tests.tiny_vision_prompts import IMAGE, VOCAB, token_id, write_prompt_files
+
+transformers.logging.disable_progress_bar()
+
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+TEXT: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, **LAYERS}
+TEXT |= {"max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "dtype": "float32"}
+TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+TOWER |= {"patch_size": 14, "num_channels": 3}
+SIGLIP = {**TOWER, "model_type": "siglip_vision_model", "vision_use_head": False}
+CLIP = {**TOWER, "model_type": "clip_vision_model", "image_size": 28, "projection_dim": 16, "num_hidden_layers": 3}
+PIXTRAL = {**TOWER, "model_type": "pixtral", "head_dim": 16, "image_size": 112}
+QWEN = {"depth": 2, "num_heads": 2, "in_channels": 3, "patch_size": 14, "spatial_merge_size": 2}
+QWEN |= {"temporal_patch_size": 2}
+QWEN_IDS = {"image_token_id": IMAGE, "vision_start_token_id": 301, "vision_end_token_id": 302, "video_token_id": 303}
+INTERNVL = {**TOWER, "image_size": [56, 56], "patch_size": [14, 14], "layer_scale_init_value": 0.1}
+PINPOINTS = [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]
+
+
+def _text(model_type: str, **fields: Any) -> dict[str, Any]:
+    return {**TEXT, "model_type": model_type, **fields}
+
+
+def _sections(**fields: Any) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], **fields}
+    return {**TEXT, "rope_parameters": rope}
+
+
+def _llava(tower: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"vision_config": tower, "text_config": _text("llama"), "image_token_index": IMAGE, **fields}
+
+
+def _idefics3(**fields: Any) -> dict[str, Any]:
+    vision = {**TOWER, "image_size": 56, "max_image_size": {"longest_edge": 56}}
+    return {
+        "vision_config": vision,
+        "text_config": _text("llama"),
+        "image_token_id": IMAGE,
+        "scale_factor": 2,
+        **fields,
+    }
+
+
+def _internvl(norm: str, **fields: Any) -> dict[str, Any]:
+    vision = {**INTERNVL, "norm_type": norm, **fields}
+    return {"vision_config": vision, "text_config": _text("qwen2"), "image_token_id": IMAGE, "image_seq_length": 4} | {
+        "downsample_ratio": 0.5,
+        "tie_word_embeddings": False,
+    }
+
+
+PERCEIVER = {"resampler_n_latents": 4, "resampler_depth": 2, "resampler_n_heads": 4, "resampler_head_dim": 16}
+PERCEIVER |= {"num_key_value_heads": 2, "hidden_size": 64}
+LAYER_TYPES = ["sliding_attention", "full_attention"]
+
+# Recipes whose pictures are served.
+SEEN: dict[str, dict[str, Any]] = {
+    "llava": {"model_type": "llava", **_llava(CLIP), "image_seq_length": 4},
+    "llava_siglip": {"model_type": "llava", **_llava({**SIGLIP, "image_size": 56}), "vision_feature_layer": -1}
+    | {"vision_feature_select_strategy": "full", "image_seq_length": 16, "text_config": _text("qwen2")},
+    "llava_layers": {"model_type": "llava", **_llava(CLIP, vision_feature_layer=[1, -1]), "image_seq_length": 4},
+    "llava_next": {"model_type": "llava_next", **_llava(CLIP), "image_grid_pinpoints": PINPOINTS}
+    | {"text_config": _text("mistral", sliding_window=None), "image_seq_length": 4},
+    "pixtral": {"model_type": "llava", **_llava({**PIXTRAL, "patch_size": 16, "image_size": 128})}
+    | {"text_config": _text("mistral", sliding_window=None)}
+    | {"vision_feature_layer": -1, "vision_feature_select_strategy": "full", "image_seq_length": 1},
+    "mistral3": {"model_type": "mistral3", **_llava(PIXTRAL), "text_config": _text("mistral", sliding_window=None)}
+    | {"spatial_merge_size": 2, "vision_feature_layer": -1, "tie_word_embeddings": False},
+    "gemma3": {"model_type": "gemma3", "vision_config": {**SIGLIP, "image_size": 56}, "image_token_index": IMAGE}
+    | {"text_config": {**TEXT, "sliding_window": 8, "layer_types": LAYER_TYPES, "query_pre_attn_scalar": 16}}
+    | {"mm_tokens_per_image": 4, "boi_token_index": 301, "eoi_token_index": 302},
+    "idefics2": {"model_type": "idefics2", "vision_config": {**TOWER, "image_size": 56}, "image_token_id": IMAGE}
+    | {"perceiver_config": PERCEIVER, "text_config": _text("mistral", sliding_window=None)},
+    "idefics3": {"model_type": "idefics3", **_idefics3()},
+    "smolvlm": {"model_type": "smolvlm", **_idefics3(tie_word_embeddings=True)},
+    "qwen2_vl": {"model_type": "qwen2_vl", "text_config": _sections(), **QWEN_IDS}
+    | {"vision_config": {**QWEN, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}},
+    "qwen2_5_vl": {"model_type": "qwen2_5_vl", "text_config": _sections(), **QWEN_IDS}
+    | {"vision_config": {**QWEN, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64}}
+    | {"tie_word_embeddings": True},
+    "qwen3_vl": {"model_type": "qwen3_vl", "text_config": _sections(mrope_interleaved=True), **QWEN_IDS}
+    | {"vision_config": {**QWEN, "depth": 3, "patch_size": 16, "hidden_size": 32, "intermediate_size": 64}},
+    "internvl": {"model_type": "internvl", **_internvl("layer_norm", attention_bias=True)},
+    "internvl_rms": {"model_type": "internvl", **_internvl("rms_norm", use_qk_norm=True)},
+    "paligemma": {"model_type": "paligemma", "vision_config": {**SIGLIP, "image_size": 28}, "image_token_index": IMAGE}
+    | {"text_config": _text("gemma", num_image_tokens=4), "projection_dim": 64, "hidden_size": 64, "vocab_size": VOCAB},
+}
+SEEN["qwen2_5_vl"]["vision_config"] |= {"window_size": 56, "fullatt_block_indexes": [1]}
+SEEN["qwen3_vl"]["vision_config"] |= {"out_hidden_size": 64, "num_position_embeddings": 16}
+SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidden_act": "gelu_pytorch_tanh"}
+
+# Recipes of models that are refused by name.
+MLLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 2, "image_size": 28}
+MLLAMA |= {"num_global_layers": 1, "max_num_tiles": 2, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1]}
+MLLAMA |= {"supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
+LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}
+LLAMA4 |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+IDEFICS = {"embed_dim": 32, "image_size": 28, "patch_size": 14, "intermediate_size": 64, "num_hidden_layers": 2}
+RESAMPLER = {"use_resampler": True, "resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 2}
+REFUSED: dict[str, dict[str, Any]] = {
+    "mllama": {"model_type": "mllama", "vision_config": MLLAMA, "image_token_index": IMAGE}
+    | {"text_config": {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]}},
+    "llama4": {"model_type": "llama4", "vision_config": LLAMA4, "image_token_index": IMAGE}
+    | {"text_config": {**TEXT, "intermediate_size_mlp": 96, "num_local_experts": 2}},
+    "idefics": {"model_type": "idefics", **TEXT, "vocab_size": VOCAB - 2, "additional_vocab_size": 2}
+    | {"vision_config": {**IDEFICS, "num_attention_heads": 2}, "cross_layer_interval": 1, "qk_layer_norms": True}
+    | {"use_resampler": True, "perceiver_config": {**RESAMPLER, "resampler_head_dim": 16}},
+}
+RECIPES = SEEN | REFUSED
+
+# transformers writes a tower without the level that the repositories on the hub have.
+HUB_NAMES = ((r"^vision_tower\.(?=embeddings|encoder|pre_layrnorm|post_layernorm|head)", "vision_tower.vision_model."),)
+WITH_LEVEL = ("llava", "llava_siglip", "llava_layers", "llava_next", "gemma3", "paligemma")
+
+
+def write_vision(directory: Path, name: str, *, seed: int = 0, dtype: str = "float32") -> Path:
+    """Write the recipe `name` to `directory/name`: weights, configuration, tokenizer, template and processor files."""
+    target = directory / name
+    redraw(build(name), seed).to(getattr(torch, dtype)).save_pretrained(target)
+    if name in WITH_LEVEL:
+        _rename(target / "model.safetensors")
+    write_prompt_files(target, name)
+    return target
+
+
+def build(name: str) -> Any:
+    """transformers' model of the recipe `name`, its weights not yet drawn."""
+    fields = json.loads(json.dumps(RECIPES[name]))
+    config = transformers.AutoConfig.for_model(**fields)
+    return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def redraw(model: Any, seed: int = 0) -> Any:
+    """Draw every parameter again, so that each branch of tower, connector and text moves the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim <= 1:
+            parameter.copy_(0.7 + 0.1 * noise if parameter.numel() == 1 else parameter + 0.2 * noise)
+        elif "norm" in name and "weight" in name:
+            parameter.add_(0.2 * noise)
+        elif parameter is model.get_input_embeddings().weight:
+            parameter.copy_((0.12 if tied else 0.4) * noise)
+        elif id(parameter) in embeddings or re.search(r"position|cls_token|latents|probe", name):
+            parameter.copy_(0.4 * noise)
+        else:
+            parameter.copy_(noise * (2.0 if tied and "vision" not in name else 1.3) / math.sqrt(parameter[0].numel()))
+    return model
+
+
+def _rename(file: Path) -> None:
+    tensors = {}
+    for name, values in load_file(file).items():
+        for pattern, replacement in HUB_NAMES:
+            name = re.sub(pattern, replacement, name)
+        tensors[name] = values
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+__all__ = ["IMAGE", "RECIPES", "REFUSED", "SEEN", "VOCAB", "build", "redraw", "token_id", "write_vision"]
