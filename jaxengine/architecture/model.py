@@ -35,6 +35,7 @@ from jaxengine.architecture.switches import (
     Traced,
     TracedArray,
 )
+from jaxengine.architecture.vision import Vision
 
 __all__ = [
     "Activation",
@@ -58,6 +59,7 @@ __all__ = [
     "StateSpace",
     "Traced",
     "TracedArray",
+    "Vision",
 ]
 
 
@@ -101,6 +103,7 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     encoder: Encoder | None = None
+    vision: Vision | None = None
     cache_scales: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 #   own          in runs, but each axis has the frequencies that a head of 2·n dimensions would have (Qwen's towers)
 #   alternating  the even frequencies by row, then the odd ones by column (Pixtral's tower)
 RopeAxes = Literal["runs", "interleaved", "own", "alternating"]
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu"]
 Routing = Literal["softmax", "sparse_mixer"]
 
 # Where a layer normalises around each branch f, attention or MLP; n is its norm, and p its second norm if it has two:

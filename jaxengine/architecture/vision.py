@@ -1,0 +1,174 @@
+"""How a model sees, as data: a tower of layers over patches of pictures, and what makes rows for the text model of it.
+
+Patches become tokens of the tower. Its layers are the decoder's, and all tokens of a segment see each other: of a tile,
+of a window or of a whole picture. What leaves the tower is merged, normalised and multiplied into rows as wide as
+the text model's embedding, which stand in for the embeddings of placeholder tokens. Which row is where is computed on
+the host, in `jaxengine/model/vision/packing.py`; how many there are, in `picture.py`. No JAX here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxengine.architecture.switches import Activation, Norm, QKNorm
+
+# Where a patch's position enters the tower:
+#   none          not with its embedding
+#   learned       a row of a table for each patch of a tile, whose size is fixed
+#   bucketised    the table's row nearest to where in its picture the patch is (NaViT: Dehghani et al. 2023, 2307.06304)
+#   interpolated  between the four nearest rows of the table, stretched over the picture
+Positions = Literal["none", "learned", "bucketised", "interpolated"]
+
+# In which order the merged rows of a picture are laid out:
+#   tiles     tile by tile, each row by row
+#   unpadded  the first tile, then the others as the one picture that they are cut of, without the padding around it and
+#             with a learned row behind each of its rows of patches (LLaVA-NeXT)
+Rows = Literal["tiles", "unpadded"]
+
+# What the tokens of a picture see in the text model: what is up to them; their picture too; the whole prompt, as all
+# of the prompt's tokens then do.
+Horizon = Literal["token", "image", "prompt"]
+
+
+@dataclass(frozen=True)
+class AxialRope:
+    """Rotary positions of rows and columns. The first half of a head's pairs turns by a patch's row, the other by its
+    column.
+
+    shared: both have the frequencies of a head half as wide (Qwen2-VL). Else rows have the even ones of a whole head's,
+    and columns the odd ones (Pixtral).
+    """
+
+    theta: float = 10000.0
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Tower:
+    """Layers over patches. What has a name of `ModelSpec`'s means the same.
+
+    patch_bias: the product that embeds patches has a bias.
+    class_token: a learned token in front of each tile; the table of positions begins with its row.
+    grid: rows and columns of patches in the table of positions; with `learned` those of every tile. With a rope alone,
+        the most that a tile may have. (0, 0) = any.
+    pre_norm: a norm of the embedded patches.
+    post_norm: a norm behind the last layer.
+    layer_scale: learned factors of what each branch adds to the residual stream (Touvron et al. 2021, 2103.17239).
+    window: the side, in patches, of the squares that layers attend within; 0 = within a tile.
+    whole_layers: the layers that attend within a tile nevertheless.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    ffn_size: int
+    norm: Norm
+    activation: Activation = "gelu_tanh"
+    gated: bool = False
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: QKNorm | None = None
+    patch_bias: bool = True
+    class_token: bool = False
+    positions: Positions = "learned"
+    grid: tuple[int, ...] = (0, 0)
+    rope: AxialRope | None = None
+    pre_norm: bool = False
+    post_norm: bool = True
+    layer_scale: bool = False
+    window: int = 0
+    whole_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "num_layers", "num_heads", "head_dim", "ffn_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"vision tower {name} must be at least 1, got {getattr(self, name)}")
+        if len(self.grid) != 2 or min(self.grid) < 0:
+            raise ValueError(f"vision tower grid must be rows and columns, got {self.grid}")
+        if self.positions != "none" and not all(self.grid):
+            raise ValueError(f"{self.positions} positions need a grid, got {self.grid}")
+        if self.rope is not None and self.head_dim % 4:
+            raise ValueError(f"vision tower head_dim {self.head_dim} must be a multiple of 4 to rotate by two axes")
+
+
+@dataclass(frozen=True)
+class Connector:
+    """What leaves the tower → rows of the text model: merge squares of patches, normalise, multiply once or twice.
+
+    merge: the side of the squares of patches that become one row. Their features lie behind each other, row by row.
+    pooled: the row is their mean instead.
+    norm: in front of the merging, or behind it where `norm_merged`.
+    squeeze: a product, without bias, of the merged features to the tower's width (Mistral 3).
+    inner: the width between two products; 0 = there is one.
+    bias: of the products.
+    scale: multiplies the rows.
+    """
+
+    merge: int = 1
+    pooled: bool = False
+    norm: Norm | None = None
+    norm_merged: bool = False
+    squeeze: bool = False
+    inner: int = 0
+    activation: Activation = "gelu"
+    bias: bool = True
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.merge < 1 or self.inner < 0:
+            raise ValueError(f"connector merge {self.merge} and inner {self.inner} must be positive")
+
+
+@dataclass(frozen=True)
+class Vision:
+    """The eyes of a `ModelSpec`.
+
+    token: the id whose embeddings are overwritten, each with the next row of a picture.
+    patch: pixels on the side of a patch.
+    patch_values: numbers of one patch, in the order channel, y, x, or as the picture processor has them.
+    squares: the patches of a tile come in the squares that the connector merges, square by square; else row by row.
+    features: how many layers of the tower are behind each of the features that lie side by side; () = all, and the
+        post-norm.
+    skipped: how many of a tile's first tokens make no row.
+    pinpoints: heights and widths, in pixels, of which the best for a picture is cut into tiles; for `unpadded` rows.
+    deepstack_layers: the layers of the tower behind which further rows are made; the i-th set is added to the residual
+        stream behind layer i of the text model (Meng et al. 2024, 2406.04334).
+    """
+
+    tower: Tower
+    connector: Connector
+    token: int
+    patch: int
+    patch_values: int
+    features: tuple[int, ...] = ()
+    squares: bool = False
+    skipped: int = 0
+    rows: Rows = "tiles"
+    pinpoints: tuple[tuple[int, ...], ...] = ()
+    horizon: Horizon = "token"
+    deepstack_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.patch < 1 or self.patch_values < 1 or self.token < 0:
+            sizes = f"patch {self.patch}, patch_values {self.patch_values}, token {self.token}"
+            raise ValueError(f"vision sizes must be positive, got {sizes}")
+        if not all(0 <= layers <= self.tower.num_layers for layers in self.features):
+            raise ValueError(f"vision features behind layers {self.features} of {self.tower.num_layers}")
+        if self.rows == "unpadded" and (not self.pinpoints or self.skipped != self.tower.class_token):
+            raise ValueError("unpadded rows need pinpoints, and a row of every patch and of nothing else")
+
+    @property
+    def deepstack(self) -> int:
+        """How many sets of rows are added behind layers of the text model."""
+        return len(self.deepstack_layers)
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """Rows and columns of patches of every tile; () where they differ."""
+        return self.tower.grid if self.tower.positions == "learned" else ()
+
+    @property
+    def feature_size(self) -> int:
+        """Width of what leaves the tower."""
+        return self.tower.hidden_size * max(1, len(self.features))

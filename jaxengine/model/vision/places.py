@@ -1,0 +1,41 @@
+"""Where the patches of a tile are: their places, their rows in a table of positions, the squares they make. No JAX."""
+
+import numpy as np
+
+from jaxengine.architecture.vision import Vision
+
+Tile = tuple[int, int]
+
+
+def _in_order(vision: Vision, grid: np.ndarray) -> np.ndarray:
+    """`grid` [..., rows, columns], a number for each patch, in the order in which patches come: [..., patches]."""
+    if not vision.squares:
+        return grid.reshape(*grid.shape[:-2], -1)
+    k, (rows, columns) = vision.connector.merge, grid.shape[-2:]
+    cut = grid.reshape(*grid.shape[:-2], rows // k, k, columns // k, k).swapaxes(-3, -2)
+    return cut.reshape(*grid.shape[:-2], -1)
+
+
+def tile_places(vision: Vision, tile: Tile) -> np.ndarray:
+    """i32 [2, patches]: row and column of each patch."""
+    return _in_order(vision, np.indices(tile, np.int32))
+
+
+def table_rows(vision: Vision, tile: Tile) -> np.ndarray:
+    """i32 [patches]: the row of the table of positions for each patch, class token aside."""
+    (rows, columns), (_, across) = tile_places(vision, tile), vision.tower.grid
+    assert vision.tower.positions == "learned"
+    return rows * across + columns
+
+
+def merged_squares(vision: Vision, tile: Tile) -> np.ndarray:
+    """i32 [squares, k²]: the patches, by the order in which they come, of each square that becomes one row.
+
+    Squares lie row by row, and so do the patches within one. Patches at the edges that fill no square are left out.
+    """
+    k = vision.connector.merge
+    down, across = tile[0] // k, tile[1] // k
+    if vision.squares:
+        return np.arange(down * across * k * k, dtype=np.int32).reshape(-1, k * k)
+    grid = np.arange(tile[0] * tile[1], dtype=np.int32).reshape(tile)[: down * k, : across * k]
+    return grid.reshape(down, k, across, k).swapaxes(1, 2).reshape(-1, k * k)
