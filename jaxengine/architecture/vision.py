@@ -9,7 +9,7 @@ the host, in `jaxengine/model/vision/packing.py`; how many there are, in `pictur
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxengine.architecture.switches import Activation, Norm, QKNorm
+from jaxengine.architecture.switches import Activation, Norm, QKNorm, Rope
 
 # Where a patch's position enters the tower:
 #   none          not with its embedding
@@ -30,19 +30,6 @@ Horizon = Literal["token", "image", "prompt"]
 
 
 @dataclass(frozen=True)
-class AxialRope:
-    """Rotary positions of rows and columns. The first half of a head's pairs turns by a patch's row, the other by its
-    column.
-
-    shared: both have the frequencies of a head half as wide (Qwen2-VL). Else rows have the even ones of a whole head's,
-    and columns the odd ones (Pixtral).
-    """
-
-    theta: float = 10000.0
-    shared: bool = False
-
-
-@dataclass(frozen=True)
 class Tower:
     """Layers over patches. What has a name of `ModelSpec`'s means the same.
 
@@ -50,6 +37,7 @@ class Tower:
     class_token: a learned token in front of each tile; the table of positions begins with its row.
     grid: rows and columns of patches in the table of positions; with `learned` those of every tile. With a rope alone,
         the most that a tile may have. (0, 0) = any.
+    rope: turns by a patch's row and column, and has `axes`.
     pre_norm: a norm of the embedded patches.
     post_norm: a norm behind the last layer.
     layer_scale: learned factors of what each branch adds to the residual stream (Touvron et al. 2021, 2103.17239).
@@ -73,7 +61,7 @@ class Tower:
     class_token: bool = False
     positions: Positions = "learned"
     grid: tuple[int, ...] = (0, 0)
-    rope: AxialRope | None = None
+    rope: Rope | None = None
     pre_norm: bool = False
     post_norm: bool = True
     layer_scale: bool = False
@@ -88,8 +76,8 @@ class Tower:
             raise ValueError(f"vision tower grid must be rows and columns, got {self.grid}")
         if self.positions != "none" and not all(self.grid):
             raise ValueError(f"{self.positions} positions need a grid, got {self.grid}")
-        if self.rope is not None and self.head_dim % 4:
-            raise ValueError(f"vision tower head_dim {self.head_dim} must be a multiple of 4 to rotate by two axes")
+        if self.rope is not None and self.rope.axes is None:
+            raise ValueError("the rope of a vision tower needs axes")
 
 
 @dataclass(frozen=True)
