@@ -48,6 +48,13 @@ class Description:
     hidden_size: int = 0
     embeds_only: bool = False
     logits: bool = False
+    image_token_id: int | None = None  # of a model that sees; None of one that does not
+    patch_values: int = 0
+    patch_dtype: str = ""
+    image_horizon: str = ""
+    max_images: int = 0
+    max_image_patches: int = 0
+    max_image_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Stats:
     draft_tokens: int = 0
     accepted_draft_tokens: tuple[int, ...] = ()
     queued_prefill_tokens: int = 0
+    images_encoded: int = 0
+    images_reused: int = 0
 
 
 @dataclass

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from jaxengine.architecture.adaptation import LoadedAdapter
+from jaxengine.request.image import Image, pool_rows
 from jaxengine.request.sequence import Sequence
 
 
@@ -35,6 +38,11 @@ class Row:
         tokens = self.sequence.encoder_input if self.of_encoder else self.sequence.tokens
         return tokens[self.start : self.start + self.count] + self.draft
 
+    @property
+    def image_rows(self) -> np.ndarray:
+        """i32 [count]: the pool's row that stands in for each of the row's tokens, until the step is complete; -1 = none."""
+        return pool_rows([] if self.of_encoder else self.sequence.images, self.start, self.count)
+
     def add_draft(self, draft: list[int]) -> None:
         self.draft = draft
         self.count += len(draft)
@@ -49,6 +57,9 @@ class Plan:
     encoder_rows: what the encoder reads before that; each is a whole encoder input, as its tokens all see each other.
     admitted: the sequences that took a slot in this step.
     placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
+    encodes: images that the device must encode before the rows are computed, and i32 [rows] of the pool for each.
+    images_wait: an image of a request was left out because the pool or the encoder has no room for it in this step, so
+        none of a later request takes any.
     waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
     ahead: it was made while the step before was in flight.
     drain: a sequence must be preempted, so the plan is empty: complete what is in flight, then plan again.
@@ -59,6 +70,8 @@ class Plan:
     encoder_rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     placements: list[tuple[int, LoadedAdapter]] = field(default_factory=list)
+    encodes: list[tuple[Image, np.ndarray]] = field(default_factory=list)
+    images_wait: bool = False
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
     ahead: bool = False
     drain: bool = False

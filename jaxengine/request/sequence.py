@@ -19,6 +19,7 @@ from jaxengine.options.pooling import Pooling
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
+from jaxengine.request.image import Image, PlacedImage, place
 from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import SamplingParams
 
@@ -47,6 +48,7 @@ class Request:
     pooling: Pooling | None = None  # it wants its prompt's hidden states pooled, and no text
     logits: Logits | None = None  # it wants its prompt's logits, and no text
     resume: Resume | None = None  # what it has been answered by an engine that is gone
+    images: tuple[Image, ...] = ()  # in its prompt, in this order; they do not overlap
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -80,15 +82,23 @@ class Sequence:
         adapter: the one that the request names.
         start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
             token alone. The sequence's page table begins with the pages of the encoder input.
+        image_token: for a model that sees: the id in whose places rows of images stand.
 
     A resumed request begins as one that was preempted: what it has been answered stands behind its prompt.
     """
 
     def __init__(
-        self, request: Request, arrival: int, start_token: int | None = None, adapter: LoadedAdapter | None = None
+        self,
+        request: Request,
+        arrival: int,
+        start_token: int | None = None,
+        adapter: LoadedAdapter | None = None,
+        *,
+        image_token: int | None = None,
     ) -> None:
         self.request = request
         self.adapter = adapter
+        self.image_token = image_token
         self.adapter_slot: int | None = None  # of the device's stacks; with a slot for the sequence it has this too
         self.passed_by = 0  # later requests with adapters that were begun while it waited for a slot of the stacks
         self.params: SamplingParams = request.params
@@ -100,6 +110,7 @@ class Sequence:
         self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = len(self.tokens)
+        self.images: list[PlacedImage] = [] if image_token is None else place(prompt, request.images, image_token)
         self.max_length = self.prompt_length + self.params.max_tokens  # `length` never exceeds it
         self.tokens += request.resume.generated if request.resume else ()
         self.length = len(self.tokens)
@@ -138,8 +149,9 @@ class Sequence:
         has grown for the first time: they have a slot and a page when it has, and no row in any step.
         """
         start_token = self.tokens[0] if self.encoder_input else None
-        others = (Sequence(self.request, self.arrival, start_token, self.adapter) for _ in range(1, beams.search.width))
-        self.members += others
+        for _ in range(1, beams.search.width):
+            beam = Sequence(self.request, self.arrival, start_token, self.adapter, image_token=self.image_token)
+            self.members.append(beam)
         for member in self.members:
             member.members, member.beams = self.members, beams
 

@@ -86,7 +86,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size", "embeds_only", "logits")
+    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size", "embeds_only", "logits", "image_token_id", "patch_values", "patch_dtype", "image_horizon", "max_images", "max_image_patches", "max_image_tokens")
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,13 @@ class Description(_message.Message):
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     EMBEDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    PATCH_VALUES_FIELD_NUMBER: _ClassVar[int]
+    PATCH_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_HORIZON_FIELD_NUMBER: _ClassVar[int]
+    MAX_IMAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_IMAGE_PATCHES_FIELD_NUMBER: _ClassVar[int]
+    MAX_IMAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     state: State
     progress: str
     model_id: str
@@ -141,7 +148,14 @@ class Description(_message.Message):
     hidden_size: int
     embeds_only: bool
     logits: bool
-    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embeds_only: bool = ..., logits: bool = ...) -> None: ...
+    image_token_id: int
+    patch_values: int
+    patch_dtype: str
+    image_horizon: str
+    max_images: int
+    max_image_patches: int
+    max_image_tokens: int
+    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embeds_only: bool = ..., logits: bool = ..., image_token_id: _Optional[int] = ..., patch_values: _Optional[int] = ..., patch_dtype: _Optional[str] = ..., image_horizon: _Optional[str] = ..., max_images: _Optional[int] = ..., max_image_patches: _Optional[int] = ..., max_image_tokens: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("generate", "cancel")
@@ -158,7 +172,7 @@ class Cancel(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling", "logits", "resume")
+    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling", "logits", "resume", "images")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +193,7 @@ class Generate(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     id: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -199,7 +214,36 @@ class Generate(_message.Message):
     pooling: str
     logits: str
     resume: Resume
-    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ..., logits: _Optional[str] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[Image]
+    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ..., logits: _Optional[str] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+
+class Image(_message.Message):
+    __slots__ = ("digest", "offset", "length", "tiles", "height", "width", "patches", "dtype")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    PATCHES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    offset: int
+    length: int
+    tiles: _containers.RepeatedCompositeFieldContainer[Tile]
+    height: int
+    width: int
+    patches: bytes
+    dtype: str
+    def __init__(self, digest: _Optional[bytes] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tiles: _Optional[_Iterable[_Union[Tile, _Mapping]]] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., patches: _Optional[bytes] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class Tile(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
 
 class Resume(_message.Message):
     __slots__ = ("generated", "surprise")
@@ -481,7 +525,7 @@ class Prompt(_message.Message):
     def __init__(self, cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters", "drafts", "draft_tokens", "accepted_draft_tokens", "queued_prefill_tokens")
+    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters", "drafts", "draft_tokens", "accepted_draft_tokens", "queued_prefill_tokens", "images_encoded", "images_reused")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -508,6 +552,8 @@ class Stats(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_ENCODED_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_REUSED_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     pages_total: int
@@ -534,4 +580,6 @@ class Stats(_message.Message):
     draft_tokens: int
     accepted_draft_tokens: _containers.RepeatedScalarFieldContainer[int]
     queued_prefill_tokens: int
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[_Iterable[int]] = ..., queued_prefill_tokens: _Optional[int] = ...) -> None: ...
+    images_encoded: int
+    images_reused: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[_Iterable[int]] = ..., queued_prefill_tokens: _Optional[int] = ..., images_encoded: _Optional[int] = ..., images_reused: _Optional[int] = ...) -> None: ...

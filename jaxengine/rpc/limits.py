@@ -2,7 +2,8 @@
 
 A message may list `MAX_LISTED_ALTERNATIVES` with a prompt or the beams of a search, and as many again with others of
 the same step. At 11 bytes each that is 185 MB, within the 256 MB that a message may have. The logits of a prompt are
-counted as the alternatives that would take their place.
+counted as the alternatives that would take their place. The patches of a prompt's images come in the message that asks
+for them to be read, beside at most a million ids of up to 5 bytes.
 """
 
 MAX_STOP_TOKEN_IDS = 64
@@ -19,3 +20,7 @@ WHOLE_VOCABULARY = -1
 MAX_LISTED_ALTERNATIVES = 1 << 23  # with all tokens of one prompt, or of all beams of one search
 ALTERNATIVE_BYTES = 11  # of a message
 MAX_LOGITS_BYTES = 64 << 20  # of one prompt
+IMAGE_DIGEST_BYTES = 32
+MAX_PATCH_BYTES = 192 << 20  # of all images of one prompt
+# In what patches are sent, and bytes of a number.
+PATCH_DTYPES = {"float32": 4, "bfloat16": 2}

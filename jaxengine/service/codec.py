@@ -1,21 +1,26 @@
 """Translates between the engine's own types and the messages of `engine.proto`. Nothing is decided here."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar, cast
 
+import ml_dtypes
+import numpy as np
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+from jaxengine.architecture.picture import PictureShape
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.options.pooling import POOLINGS
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
+from jaxengine.request.image import Image
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.resume import Resume
 from jaxengine.request.samplers import NEUTRAL, ORDER, Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import LOGITS, Request
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import MAX_PATCH_BYTES
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -24,6 +29,7 @@ EARLY_STOPPING: dict[int, EarlyStopping] = {
     pb.BeamSearch.WIDTH: True,
     pb.BeamSearch.NEVER: "never",
 }
+PATCH_DTYPES = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def request_from(message: pb.Generate, request_id: int) -> Request:
@@ -48,6 +54,7 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         pooling=_choice("pooling", message.pooling, POOLINGS),
         logits=_choice("logits", message.logits, LOGITS),
         resume=_resume_from(message.resume) if resumes else None,
+        images=_images_from(message.images),
     )
 
 
@@ -82,6 +89,25 @@ def _reasoning_from(message: pb.Reasoning) -> Reasoning:
 
 def _resume_from(message: pb.Resume) -> Resume:
     return Resume(tuple(message.generated), message.surprise if message.HasField("surprise") else None)
+
+
+def _images_from(messages: Sequence[pb.Image]) -> tuple[Image, ...]:
+    size = sum(len(message.patches) for message in messages)
+    if size > MAX_PATCH_BYTES:
+        raise ValueError(f"images.patches have {size} bytes, more than {MAX_PATCH_BYTES}")
+    return tuple(map(_image_from, messages))
+
+
+def _image_from(message: pb.Image) -> Image:
+    dtype = PATCH_DTYPES.get(message.dtype)
+    if dtype is None:
+        raise ValueError(f"images.dtype must be one of {', '.join(PATCH_DTYPES)}, got {message.dtype!r}")
+    tiles = tuple((tile.rows, tile.columns) for tile in message.tiles)
+    shape = PictureShape(tiles, message.height, message.width)
+    if not shape.patches or len(message.patches) % (shape.patches * dtype.itemsize):
+        raise ValueError(f"images.patches have {len(message.patches)} bytes, which are no {shape.patches} patches")
+    patches = np.frombuffer(message.patches, dtype).reshape(shape.patches, -1)
+    return Image(message.digest, message.offset, message.length, shape, patches)
 
 
 def _params_from(message: pb.Generate) -> SamplingParams:

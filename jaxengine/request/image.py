@@ -1,0 +1,88 @@
+"""A picture in a prompt: its patches, which tokens stand for it, and where the device keeps what it was encoded to.
+
+The patches stay on the host, with the request: what the device has of them may be evicted, or lost with a step.
+"""
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxengine.architecture.picture import PictureShape
+from jaxengine.rpc.limits import IMAGE_DIGEST_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """
+    digest: names its pixels, how they were processed, and the caller's salt. Images of one digest share rows and pages.
+    offset: index in the prompt of the first token that belongs to it.
+    length: how many tokens belong to it, from its first row to its last; what separates rows counts.
+    patches: f32 or bf16 [N, patch_values], N of `shape`.
+
+    Raises:
+        ValueError: the digest is not of 32 bytes, the span has no tokens, or the patches are not those of the shape.
+    """
+
+    digest: bytes
+    offset: int
+    length: int
+    shape: PictureShape
+    patches: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.digest) != IMAGE_DIGEST_BYTES:
+            raise ValueError(f"images.digest must have {IMAGE_DIGEST_BYTES} bytes, got {len(self.digest)}")
+        if self.offset < 0 or self.length < 1:
+            raise ValueError(f"images.offset {self.offset} and images.length {self.length} span no tokens")
+        if self.patches.ndim != 2 or len(self.patches) != self.shape.patches:
+            raise ValueError(
+                f"images.patches of shape {self.patches.shape} are not the {self.shape.patches} of its tiles"
+            )
+
+    @property
+    def end(self) -> int:
+        """Index in the prompt behind its last token."""
+        return self.offset + self.length
+
+    @property
+    def key(self) -> tuple[bytes, PictureShape]:
+        """What tells it from others, where rows are shared. Of one digest there should be one shape only."""
+        return self.digest, self.shape
+
+
+@dataclass(slots=True)
+class PlacedImage:
+    """An image of a sequence.
+
+    places: i32 [rows], indices in the prompt of the tokens that its rows stand in for, ascending.
+    rows: i32 [rows], which of the pool's rows these are, while the sequence holds them; else None.
+    """
+
+    image: Image
+    places: np.ndarray
+    rows: np.ndarray | None = None
+
+
+def place(prompt: Ids[int], images: Ids[Image], token: int) -> list[PlacedImage]:
+    """`images` of `prompt`, in which a row stands in for every `token` in an image's span."""
+    ids = np.asarray(prompt, np.int32)
+    found = [(each, np.flatnonzero(ids[each.offset : each.end] == token)) for each in images]
+    return [PlacedImage(image, (image.offset + places).astype(np.int32)) for image, places in found]
+
+
+def pool_rows(images: Ids[PlacedImage], start: int, count: int) -> np.ndarray:
+    """i32 [count]: for each of the prompt's tokens from `start` on the pool's row that stands in for it; -1 = none.
+
+    Raises:
+        ValueError: an image has tokens there, but no rows.
+    """
+    found = np.full(count, -1, np.int32)
+    for each in images:
+        first, last = np.searchsorted(each.places, (start, start + count))
+        if first == last:
+            continue
+        if each.rows is None:
+            raise ValueError(f"the image at {each.image.offset} has no rows")
+        found[each.places[first:last] - start] = each.rows[first:last]
+    return found
