@@ -147,8 +147,9 @@ def test_text_knows_no_web_server() -> None:
     assert not wrong(files("gateway/text"), "fastapi", "starlette", "uvicorn")
 
 
-def test_the_gateway_knows_the_engine_by_its_protocol_and_its_options_only() -> None:
+def test_the_gateway_knows_the_engine_by_its_protocol_its_options_and_the_shape_of_a_picture() -> None:
     known = ("jaxengine.rpc", "jaxengine.telemetry", "jaxengine.options", "jaxengine.__version__")
+    known = (*known, "jaxengine.architecture.picture")
     assert not wrong(files("gateway"), "jaxengine", *ACCELERATED, "torch", but=known)
 
 
