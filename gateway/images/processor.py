@@ -50,10 +50,10 @@ class ImageProcessor:
             ValueError: such a picture cannot be served; the message says what of it, and the limit.
         """
         if min(width, height) < 1:
-            raise ValueError(f"an image must have pixels, got {width} × {height}")
+            raise ValueError(f"an image must have pixels, got {width} x {height}")
         if max(width, height) > MOST_PIXELS_TO_ONE * min(width, height):
             raise ValueError(
-                f"an image's longer side may be at most {MOST_PIXELS_TO_ONE} times the other, got {width} × {height}"
+                f"an image's longer side may be at most {MOST_PIXELS_TO_ONE} times the other, got {width} x {height}"
             )
         return self.kind.plan(width, height, detail)
 
@@ -72,7 +72,7 @@ class ImageProcessor:
         upright = ImageOps.exif_transpose(picture).convert("RGB")
         if upright.size != (plan.shape.width, plan.shape.height):
             width, height = upright.size
-            raise ValueError(f"the image has {width} × {height} pixels, not {plan.shape.width} × {plan.shape.height}")
+            raise ValueError(f"the image has {width} x {height} pixels, not {plan.shape.width} x {plan.shape.height}")
         patches = self.kind.patches(upright, plan)
         if len(patches) != plan.shape.patches:
             raise ValueError(f"the image became {len(patches)} patches, {plan.shape.patches} were planned")

@@ -63,7 +63,7 @@ class Kind(ABC):
 
     @abstractmethod
     def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        """Arguments of transformers' processor beside the checkpoint's: what `detail` changes, and resolved defaults."""
+        """What transformers' processor is called with beside the checkpoint's settings, for this `detail`."""
 
     @abstractmethod
     def flatten(self, processed: Processed, plan: PicturePlan) -> np.ndarray:
@@ -86,7 +86,9 @@ class Kind(ABC):
         name = named.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
         if name not in self.processors:
             known = ", ".join(self.processors)
-            raise UnusableProcessor(f"preprocessor_config.json: image processor {named} is not served here: {known} are")
+            raise UnusableProcessor(
+                f"preprocessor_config.json: image processor {named} is not served here: {known} are"
+            )
         return name
 
 

@@ -44,7 +44,7 @@ class Llava(Kind):
 
     @property
     def tile_rows(self) -> int:
-        """Rows of one tile: its patches and the tower's class token, less the first of them by the "default" strategy."""
+        """Rows of a tile: its patches and the tower's class token, less the first by the "default" strategy."""
         model = self.settings.model
         class_token = self.settings.vision.get("model_type", "clip_vision_model") == "clip_vision_model"
         skipped = model.get("vision_feature_select_strategy", "default") == "default"
