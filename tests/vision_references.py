@@ -1,0 +1,192 @@
+"""What transformers computes with models that see: patches, rows of pictures, whole prompts, logits, greedy ids.
+
+All in float32 with eager attention. Pictures are random noise of any size, so that nothing in them is alike.
+"""
+
+import functools
+import importlib
+import json
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
+from jaxengine.architecture.picture import PictureShape
+from tests.tiny_vision_prompts import IMAGE, PROCESSORS, kind_of
+
+# Where a picture stands in a text, before transformers' processor puts in what the model reads there.
+MARKS = {"pixtral": "[IMG]", "mistral3": "[IMG]", "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>"}
+# What the processor of texts and pictures tells that of pictures.
+IMAGE_OPTIONS: dict[str, dict[str, Any]] = {"internvl": {"crop_to_patches": True}, "mistral3": {"patch_size": 28}}
+MARKS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "<|vision_start|><|image_pad|><|vision_end|>")
+
+
+def mark(name: str) -> str:
+    """How a text of the recipe `name` says that a picture is here."""
+    return MARKS.get(kind_of(name), "<image>")
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A picture of random pixels."""
+    generator = np.random.default_rng((seed, width, height))
+    return Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One picture as the tower takes it.
+
+    patches: f32 [N, patch_values].
+    """
+
+    shape: PictureShape
+    patches: np.ndarray
+
+
+class Reference:
+    """The recipe `name`, written to `directory`, in transformers."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.directory = directory
+        settings: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
+        self.model = AutoModelForImageTextToText.from_pretrained(directory, **settings).eval()
+        self.model.generation_config.eos_token_id = None
+        self.images = AutoImageProcessor.from_pretrained(directory)
+
+    @functools.cached_property
+    def processor(self) -> Any:
+        """transformers' processor of texts and pictures."""
+        return _processor(self.directory, self.name, self.images)
+
+    def pixels(self, pictures: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
+        """What the whole model takes beside ids, of one prompt's pictures."""
+        options = IMAGE_OPTIONS.get(kind_of(self.name), {})
+        taken = dict(self.images([list(pictures)], return_tensors="pt", **options))
+        for unused in ("num_crops", "num_patches", "rows", "cols"):
+            taken.pop(unused, None)
+        return taken
+
+    def see(self, picture: Image.Image) -> Seen:
+        """A picture's patches and shape."""
+        pixels = self.pixels([picture])
+        values = pixels["pixel_values"].float().numpy()
+        if "image_grid_thw" in pixels:
+            tiles = [tuple(pixels["image_grid_thw"][0, 1:].tolist())]
+            return self._seen(picture, tiles, [values])
+        whole = values.reshape(-1, *values.shape[-3:])  # [tiles, 3, height, width]
+        sizes = [whole.shape[-2:]] * len(whole)
+        if (masks := pixels.get("pixel_attention_mask")) is not None:
+            sizes = [(int(mask[:, 0].sum()), int(mask[0].sum())) for mask in masks[0]]
+        side = self.model.config.vision_config.patch_size
+        side = side if isinstance(side, int) else side[0]
+        tiles = [(height // side, width // side) for height, width in sizes]
+        return self._seen(picture, tiles, [_patches(each, *tile, side) for each, tile in zip(whole, tiles, strict=True)])
+
+    def _seen(self, picture: Image.Image, tiles: list[Any], patches: list[np.ndarray]) -> Seen:
+        shape = PictureShape(tuple(tiles), picture.height, picture.width)
+        return Seen(shape, np.concatenate(patches))
+
+    @torch.no_grad()
+    def rows(self, picture: Image.Image) -> np.ndarray:
+        """What stands in for a picture's placeholders, deepstack's sets behind: f32 [rows, (1 + deepstack) * hidden]."""
+        found = self.model.model.get_image_features(**self.pixels([picture]), **self._features(), return_dict=True)
+        sets = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
+        hidden = self.model.config.get_text_config().hidden_size
+        flat = [torch.cat([each.reshape(-1, hidden) for each in rows]) for rows in sets]
+        return torch.cat(flat, dim=-1).float().numpy()
+
+    def _features(self) -> dict[str, Any]:
+        names = ("vision_feature_layer", "vision_feature_select_strategy")
+        return {name: getattr(self.model.config, name) for name in names if hasattr(self.model.config, name)}
+
+    def prompt(self, text: str, pictures: Sequence[Image.Image]) -> list[int]:
+        """The ids of a text in which `mark` stands for each picture, as transformers' processor writes them."""
+        options = {"images": [list(pictures)]} if pictures else {}
+        ids: list[int] = self.processor(text=[text], **options, return_tensors="pt")["input_ids"][0].tolist()
+        return ids
+
+    @torch.no_grad()
+    def logits(self, ids: Sequence[int], pictures: Sequence[Image.Image], prompt: int | None = None) -> np.ndarray:
+        """Logits behind every id, computed without a cache: f32 [len(ids), vocabulary]. `prompt`: how many of the ids
+        are the prompt's, where that matters; None = all.
+        """
+        found = self.model(**self._inputs(ids, pictures, prompt), use_cache=False)
+        return found.logits[0].float().numpy()
+
+    @torch.no_grad()
+    def greedy(self, ids: Sequence[int], pictures: Sequence[Image.Image], new_tokens: int) -> list[int]:
+        """The ids that greedy decoding appends, never stopped by EOS."""
+        inputs = self._inputs(ids, pictures, None)
+        found = self.model.generate(**inputs, do_sample=False, max_new_tokens=new_tokens)
+        return [int(token) for token in found[0, len(ids) :]]
+
+    def _inputs(self, ids: Sequence[int], pictures: Sequence[Image.Image], prompt: int | None) -> dict[str, torch.Tensor]:
+        inputs = {"input_ids": torch.tensor([list(ids)]), **(self.pixels(pictures) if pictures else {})}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        seen = (inputs["input_ids"] == IMAGE).int()
+        if self.name == "gemma3":
+            inputs["token_type_ids"] = seen
+        if self.name == "paligemma":  # the prompt's are 0
+            places = torch.arange(len(ids))[None]
+            inputs["token_type_ids"] = (places >= (len(ids) if prompt is None else prompt)).int()
+        if self.name.startswith("qwen"):
+            inputs["mm_token_type_ids"] = seen
+        return inputs
+
+
+def _patches(tile: np.ndarray, rows: int, columns: int, side: int) -> np.ndarray:
+    """f32 [3, height, width] → [rows * columns, 3 * side * side], row by row."""
+    squares = tile[:, : rows * side, : columns * side].reshape(3, rows, side, columns, side)
+    return np.ascontiguousarray(squares.transpose(1, 3, 0, 2, 4).reshape(rows * columns, -1))
+
+
+FOLDERS = {"LlavaNextProcessor": "llava_next", "PixtralProcessor": "pixtral", "SmolVLMProcessor": "smolvlm"}
+FOLDERS |= {"Qwen2VLProcessor": "qwen2_vl", "Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
+FOLDERS |= {"InternVLProcessor": "internvl", "PaliGemmaProcessor": "paligemma", "Gemma3Processor": "gemma3"}
+FOLDERS |= {"LlavaProcessor": "llava", "Idefics2Processor": "idefics2", "Idefics3Processor": "idefics3"}
+
+
+def _processor(directory: Path, name: str, images: Any) -> Any:
+    """The processor's own class, which `AutoProcessor` builds only where torchvision reads videos."""
+    settings = dict(PROCESSORS[kind_of(name)])
+    kind = settings.pop("processor_class")
+    base = getattr(_module(FOLDERS[kind]), kind)
+    unchecked = {"check_argument_for_proper_class": lambda self, argument, value: None}
+    made = type(kind, (base,), unchecked)
+    parts: dict[str, Any] = {"image_processor": images, "tokenizer": AutoTokenizer.from_pretrained(directory)}
+    if "video_processor" in base.__init__.__code__.co_varnames:
+        parts["video_processor"] = types.SimpleNamespace(merge_size=2)
+    return made(**parts, **settings)
+
+
+def _module(folder: str) -> Any:
+    """A processor's module, with what it imports for videos alone replaced."""
+    root = "transformers.models"
+    if folder == "pixtral":
+        without = importlib.import_module(f"{root}.pixtral.image_processing_pil_pixtral")
+        sys.modules.setdefault(f"{root}.pixtral.image_processing_pixtral", without)
+    module = importlib.import_module(f"{root}.{folder}.processing_{folder}")
+    if folder == "smolvlm":
+        module.num2words = module.num2words or str  # type: ignore[attr-defined]
+    return module
+
+
+def template(directory: Path) -> str | None:
+    """The chat template beside the weights, wherever it stands."""
+    if (file := directory / "chat_template.jinja").exists():
+        return file.read_text()
+    if (file := directory / "chat_template.json").exists():
+        return str(json.loads(file.read_text())["chat_template"])
+    return None
+
+
+transformers.logging.set_verbosity_error()
