@@ -107,7 +107,8 @@ SEEN["qwen3_vl"]["vision_config"] |= {"out_hidden_size": 64, "num_position_embed
 SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidden_act": "gelu_pytorch_tanh"}
 
 # Recipes of models that are refused by name.
-MLLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 2, "image_size": 28}
+MLLAMA: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 2}
+MLLAMA |= {"image_size": 28}
 MLLAMA |= {"num_global_layers": 1, "max_num_tiles": 2, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1]}
 MLLAMA |= {"supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
 LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}

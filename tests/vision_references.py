@@ -80,8 +80,8 @@ class Reference:
         pixels = self.pixels([picture])
         values = pixels["pixel_values"].float().numpy()
         if "image_grid_thw" in pixels:
-            tiles = [tuple(pixels["image_grid_thw"][0, 1:].tolist())]
-            return self._seen(picture, tiles, [values])
+            rows, columns = pixels["image_grid_thw"][0, 1:].tolist()
+            return self._seen(picture, [(rows, columns)], [values])
         whole = values.reshape(-1, *values.shape[-3:])  # [tiles, 3, height, width]
         sizes = [whole.shape[-2:]] * len(whole)
         if (masks := pixels.get("pixel_attention_mask")) is not None:
@@ -89,7 +89,8 @@ class Reference:
         side = self.model.config.vision_config.patch_size
         side = side if isinstance(side, int) else side[0]
         tiles = [(height // side, width // side) for height, width in sizes]
-        return self._seen(picture, tiles, [_patches(each, *tile, side) for each, tile in zip(whole, tiles, strict=True)])
+        patches = [_patches(each, *tile, side) for each, tile in zip(whole, tiles, strict=True)]
+        return self._seen(picture, tiles, patches)
 
     def _seen(self, picture: Image.Image, tiles: list[Any], patches: list[np.ndarray]) -> Seen:
         shape = PictureShape(tuple(tiles), picture.height, picture.width)
@@ -97,7 +98,7 @@ class Reference:
 
     @torch.no_grad()
     def rows(self, picture: Image.Image) -> np.ndarray:
-        """What stands in for a picture's placeholders, deepstack's sets behind: f32 [rows, (1 + deepstack) * hidden]."""
+        """What stands in for a picture's placeholders, then deepstack's sets: f32 [rows, (1 + deepstack) * hidden]."""
         found = self.model.model.get_image_features(**self.pixels([picture]), **self._features(), return_dict=True)
         sets = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
         hidden = self.model.config.get_text_config().hidden_size
@@ -129,7 +130,9 @@ class Reference:
         found = self.model.generate(**inputs, do_sample=False, max_new_tokens=new_tokens)
         return [int(token) for token in found[0, len(ids) :]]
 
-    def _inputs(self, ids: Sequence[int], pictures: Sequence[Image.Image], prompt: int | None) -> dict[str, torch.Tensor]:
+    def _inputs(
+        self, ids: Sequence[int], pictures: Sequence[Image.Image], prompt: int | None
+    ) -> dict[str, torch.Tensor]:
         inputs = {"input_ids": torch.tensor([list(ids)]), **(self.pixels(pictures) if pictures else {})}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         seen = (inputs["input_ids"] == IMAGE).int()
