@@ -169,7 +169,9 @@ def _run_layer(
 @partial(jax.jit, static_argnums=(0, 1))
 def _rope_tables(rope: Rope | None, head_dim: int, batch: StepBatch) -> RopeTables | None:
     """Under a jit of its own: XLA compiled a layer with cos and sin in it for 97 s (CPU, JAX 0.10.2)."""
-    return None if rope is None else make_rope_tables(rope, head_dim, batch.position, batch.rope_length)
+    if rope is None:
+        return None
+    return make_rope_tables(rope, head_dim, batch.position, batch.rope_length, batch.rope_position)
 
 
 class ObservedLinear(nnx.Module):

@@ -2,7 +2,7 @@
 
 Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
 transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071); longrope Ding et al. 2024
-(2402.13753).
+(2402.13753). Axes: Wang et al. 2024 (2409.12191) and, interleaved, Qwen3-VL's report (2511.21631).
 """
 
 import math
@@ -21,7 +21,7 @@ from jaxengine.ops import RopeTables, StepBatch
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     """f32 [dim/2], radians per position. For `dynamic` and `longrope`, before the part that depends on the length."""
-    plain: np.ndarray = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    plain: np.ndarray = rope.theta ** -_exponents(rope, dim)
     if rope.kind == "linear":
         plain = plain / rope.factor
     elif rope.kind == "llama3":
@@ -29,6 +29,26 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     elif rope.kind == "yarn":
         plain = _yarn(rope, plain, dim)
     return plain.astype(np.float32)
+
+
+def _exponents(rope: Rope, dim: int) -> np.ndarray:
+    """f64 [dim/2]: of 1 / theta, for each frequency."""
+    if rope.axes is not None and rope.layout == "own":
+        return np.concatenate([np.arange(count, dtype=np.float64) / max(count, 1) for count in rope.axes])
+    exponents: np.ndarray = np.arange(0, dim, 2, dtype=np.float64) / dim
+    if rope.axes is not None and rope.layout == "alternating":
+        return np.concatenate([exponents[::2], exponents[1::2]])
+    return exponents
+
+
+def axis_of_frequency(rope: Rope) -> np.ndarray:
+    """i32 [dim/2]: the axis (0 time, 1 row, 2 column) of the position that turns each frequency of a rope with axes."""
+    assert rope.axes is not None
+    if rope.layout != "interleaved":
+        return np.repeat(np.arange(3, dtype=np.int32), rope.axes)
+    number = np.arange(sum(rope.axes), dtype=np.int32)
+    axis = number % 3
+    return np.where(number < 3 * np.asarray(rope.axes)[axis], axis, 0)
 
 
 def _llama3(rope: Rope, plain: np.ndarray) -> np.ndarray:
@@ -68,8 +88,13 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def make_rope_tables(rope: Rope, head_dim: int, position: Array, rope_length: Array) -> RopeTables:
+def make_rope_tables(
+    rope: Rope, head_dim: int, position: Array, rope_length: Array, rope_position: Array | None = None
+) -> RopeTables:
     """The tables of tokens at `position` [T] in texts of `rope_length` [T].
+
+    Where images make them differ from `position`, `rope_position` [T] or [3, T] has the positions that rotate. A token
+    of one position has it on every axis.
 
     The frequencies of `dynamic` and `longrope` depend on the length of the text when a token's key is computed: the
     larger of `rope_length` and the token's position + 1. `rope_length` is the prompt's length, so the result does not
@@ -88,18 +113,27 @@ def make_rope_tables(rope: Rope, head_dim: int, position: Array, rope_length: Ar
     elif rope.kind == "longrope":
         short, long = (jnp.asarray(factors, jnp.float32) for factors in (rope.short_factors, rope.long_factors))
         frequency = frequency / jnp.where(length > rope.original_positions, long, short)  # [T, dim/2]
-    angle = position[:, None].astype(jnp.float32) * frequency
+    angle = _turning(rope, position if rope_position is None else rope_position) * frequency
     factor: float | Array = attention_factor(rope)
     if rope.short_attention_factor is not None:
         factor = jnp.where(length > rope.original_positions, factor, rope.short_attention_factor)  # [T, 1]
     return RopeTables(jnp.cos(angle) * factor, jnp.sin(angle) * factor)
 
 
+def _turning(rope: Rope, position: Array) -> Array:
+    """f32 [T, dim/2], or [T, 1] where all are equal: the position by which each frequency turns."""
+    if position.ndim == 1:
+        return position[:, None].astype(jnp.float32)
+    if rope.axes is None:
+        return position[0, :, None].astype(jnp.float32)
+    return position.astype(jnp.float32)[axis_of_frequency(rope)].T
+
+
 def rope_tables_of(rope: Rope | None, head_dim: int, batch: StepBatch, device: DeviceTraits) -> RopeTables | None:
     """The tables of the tokens of `batch`, for all layers that share `rope`; None where nothing is rotated."""
     if rope is None:
         return None
-    make = partial(make_rope_tables, rope, head_dim, batch.position, batch.rope_length)
+    make = partial(make_rope_tables, rope, head_dim, batch.position, batch.rope_length, batch.rope_position)
     return _computed_once(make, batch) if device.duplicates_shared_work else make()
 
 

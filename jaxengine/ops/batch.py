@@ -17,8 +17,9 @@ class StepBatch:
 
     Attention is causal: a token sees the keys up to its own. With `noncausal_length` n it sees the first n keys of its
     sequence, wherever it stands. With `horizon` a causal token also sees the keys up to a later one, the end of its
-    image: the first max(horizon, position + 1) keys. `cross` is the batch with which the same tokens read what their
-    encoder wrote.
+    image: the first max(horizon, position + 1) keys. Of a row's tokens, a later one's may not be less. A window hides
+    keys from such a token too (Gemma 3), unless `past_window`, which is static (PaliGemma 2). `cross` is the batch with
+    which the same tokens read what their encoder wrote.
     `ragged` is static: without it every row is exactly one token, token t being row t.
     """
 
@@ -35,6 +36,7 @@ class StepBatch:
     adapters: AdapterTokens | None = None  # None where no token has any
     rope_position: Array | None = None  # i32 [T], or [3, T] for ropes with axes: what rotates; None = position
     horizon: Array | None = None  # [T] i32, of a ragged step: the last visible key + 1; 0 = the token's own
+    past_window: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def kv_length(self) -> Array:
@@ -42,6 +44,11 @@ class StepBatch:
         if self.noncausal_length is not None:
             return self.noncausal_length
         return self.position + 1 if self.horizon is None else jnp.maximum(self.position + 1, self.horizon)
+
+    @property
+    def unhidden(self) -> Array | None:
+        """[T] i32, how many keys no window hides from each token; None = none."""
+        return self.horizon if self.past_window else None
 
 
 def row_starts(batch: StepBatch) -> Array:

@@ -163,11 +163,16 @@ def _query_block(
     size, length = min(block.queries, q.shape[1]), max(block.keys, keys.shape[1])
     first = first + i * size
     last = jnp.minimum(first + size, end) - 1
-    begin = jnp.maximum(batch.position[first] + 1 - spec.window, 0) if spec.window else 0
+    begin: Array | int = jnp.maximum(batch.position[first] + 1 - spec.window, 0) if spec.window else 0
+    unhidden = batch.unhidden if spec.window else None
+    if unhidden is not None:
+        begin = jnp.where(unhidden[first] > 0, 0, begin)
     stop = batch.kv_length[last]
     at = jnp.minimum(first, q.shape[1] - size)  # a block that would pass the end of the step begins before its queries
     queries = jax.lax.dynamic_slice_in_dim(q, at, size, axis=1)  # [K, B, G, D]
-    position, kv_length = (jax.lax.dynamic_slice_in_dim(x, at, size) for x in (batch.position, batch.kv_length))
+    position, kv_length, unhidden = jax.tree.map(
+        lambda of_tokens: jax.lax.dynamic_slice_in_dim(of_tokens, at, size), (batch.position, batch.kv_length, unhidden)
+    )
     read = partial(_key_block, keys, values, batch.tables[row], length)
 
     def absorb(j: Array, running: softmax.Running) -> softmax.Running:
@@ -176,7 +181,7 @@ def _query_block(
         v = jnp.where(((key >= begin) & (key < stop))[:, None, None], v, 0).astype(jnp.float32)
         scores = jnp.einsum("ktgd,skd->ktgs", queries, k.astype(jnp.float32))
         scores = jnp.moveaxis(softmax.biased(jnp.moveaxis(scores, 1, 0), position, key, spec, bias), 0, 1)
-        visible = softmax.visible_keys(key, position, kv_length, spec)[:, None]  # [B, 1, S]
+        visible = softmax.visible_keys(key, position, kv_length, spec, unhidden)[:, None]  # [B, 1, S]
         return softmax.absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
 
     sinks = None if bias.sinks is None else bias.sinks[:, None]

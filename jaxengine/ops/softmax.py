@@ -39,10 +39,17 @@ def biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, bias
     return scores + jnp.moveaxis(relative, 2, 0)
 
 
-def visible_keys(key: Array, position: Array, kv_length: Array, spec: AttentionSpec) -> Array:
-    """bool [T, S]: which of the keys at `key` [S] each query sees; position and kv_length [T]."""
+def visible_keys(
+    key: Array, position: Array, kv_length: Array, spec: AttentionSpec, unhidden: Array | None = None
+) -> Array:
+    """bool [T, S]: which of the keys at `key` [S] each query sees; position and kv_length [T], and unhidden [T] as of
+    `StepBatch`.
+    """
     visible = key < kv_length[:, None]
-    return visible & (position[:, None] - key < spec.window) if spec.window else visible
+    if not spec.window:
+        return visible
+    near = position[:, None] - key < spec.window
+    return visible & (near if unhidden is None else near | (key < unhidden[:, None]))
 
 
 def absorb(running: Running, scores: Array, visible: Array, weigh: Callable[[Array], Array]) -> Running:

@@ -35,17 +35,27 @@ class WholeTextOps(Ops):
         """As of `Ops`; the caches are neither read nor written."""
         texts = batch.tables.shape[0]
         real = batch.row < texts
-        by_text = [x.reshape(texts, -1, *x.shape[1:]) for x in (*split(qkv, rope_tables), batch.position, real)]
+        of_tokens = *split(qkv, rope_tables), batch.position, batch.kv_length, batch.unhidden, real
+        by_text = jax.tree.map(lambda x: x.reshape(texts, -1, *x.shape[1:]), of_tokens)
         attended = jax.vmap(partial(_attention, bias, spec))(*by_text)  # [R, S, K, G, D]
         return attended.reshape(-1, *attended.shape[2:]), keys, values
 
 
 def _attention(
-    bias: AttentionBias, spec: AttentionSpec, q: Array, k: Array, v: Array, position: Array, real: Array
+    bias: AttentionBias,
+    spec: AttentionSpec,
+    q: Array,
+    k: Array,
+    v: Array,
+    position: Array,
+    kv_length: Array,
+    unhidden: Array | None,
+    real: Array,
 ) -> Array:
-    """Of one text: q [S, K, G, D], k and v [S, K, D], position and real [S] → [S, K, G, D]. Padding is no key."""
+    """Of one text: q [S, K, G, D], k and v [S, K, D], all others [S] → [S, K, G, D]. Padding is no key."""
     wide = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     scores = softmax.biased(jnp.einsum("tkgd,skd->tkgs", wide, k.astype(jnp.float32)), position, position, spec, bias)
-    visible = (softmax.visible_keys(position, position, position + 1, spec) & real)[:, None, None]  # [S, 1, 1, S]
+    seen = softmax.visible_keys(position, position, kv_length, spec, unhidden)
+    visible = (seen & real)[:, None, None]  # [S, 1, 1, S]
     weigh = partial(jnp.einsum, "skd,tkgs->tkgd", v.astype(jnp.float32))
     return softmax.finish(softmax.absorb(softmax.start(wide, bias.sinks), scores, visible, weigh)).astype(q.dtype)

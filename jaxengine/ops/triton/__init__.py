@@ -75,13 +75,16 @@ def attend(
     tokens, kv_heads, rows, dim = qkv.shape
     furthest = 0 if bias.relative is None else bias.relative.shape[-1] // 2
     causal = batch.noncausal_length is None
-    problem = Problem(kv_heads, rows - 2, dim, keys.shape[1], qkv.dtype, spec, interpret, causal, furthest)
+    problem = Problem(
+        kv_heads, rows - 2, dim, keys.shape[1], qkv.dtype, spec, interpret, causal, furthest, batch.past_window
+    )
     projected, inputs = project(qkv, rope_tables, batch), flatten(keys, values, batch, bias)
     if batch.ragged:
         q, flat_keys, flat_values = write_all(problem, projected, inputs.keys, inputs.values, batch.tokens)
         inputs = inputs._replace(keys=flat_keys, values=flat_values)
         out = attend_tiles(problem, q, inputs, batch)
-        out = attend_rows(problem, q, inputs, single_rows(batch), out)
+        if not batch.past_window:
+            out = attend_rows(problem, q, inputs._replace(horizon=None), single_rows(batch), out)
     else:
         out, flat_keys, flat_values = attend_step(problem, projected, inputs, batch)
     out = out.reshape(tokens, kv_heads, problem.group, dim)

@@ -23,7 +23,7 @@ from jaxengine.ops.triton.tile import (
     Problem,
     Tile,
     attend,
-    first_visible,
+    first_key,
     load_queries,
 )
 
@@ -40,10 +40,14 @@ class Tiles(NamedTuple):
     queries: Array  # 0 for a tile without work
     position: Array  # the first query's
     kv_length: Array  # how many keys the last query sees; 0 for padding
+    seen_by_all: Array | None = None  # how many keys the first query sees, where horizons say it
+    unhidden: Array | None = None  # how many keys no window hides from the first query, where it hides not all alike
 
 
 def tiles_of(batch: StepBatch, queries: int) -> Tiles:
-    """The tiles of a mixed step, of `queries` queries each; rows of one query have none."""
+    """The tiles of a mixed step, of `queries` queries each; rows of one query have none, unless its window may hide
+    nothing, which only tiles know.
+    """
     rows, tokens = batch.tables.shape[0], batch.position.shape[0]
     starts = row_starts(batch)  # [R + 1]
     stops = jnp.append(starts[1:], tokens)
@@ -53,11 +57,20 @@ def tiles_of(batch: StepBatch, queries: int) -> Tiles:
     token = starts[row] + (tile - first_tiles[row]) * queries
     count = jnp.clip(stops[row] - token, 0, queries)
     real = row < rows
-    count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
+    if not batch.past_window:
+        count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
     token = jnp.minimum(token, tokens - 1)
     position = batch.position[token]
     kv_length = position + count if batch.noncausal_length is None else batch.noncausal_length[token]
-    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, kv_length, 0))
+    tiles = Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, kv_length, 0))
+    if batch.horizon is None or batch.noncausal_length is not None:
+        return tiles
+    last = jnp.clip(token + count - 1, 0, tokens - 1)
+    return tiles._replace(
+        kv_length=jnp.where(real, batch.kv_length[last], 0),
+        seen_by_all=batch.kv_length[token],
+        unhidden=None if batch.unhidden is None else batch.unhidden[token],
+    )
 
 
 def longest_first(tiles: Tiles) -> Array:
@@ -96,9 +109,10 @@ def _kernel(problem: Problem, rows: int, tiles: Tiles, order: Any, q: Any, input
     @pl.when(queries > 0)
     def _() -> None:
         token, position, kv_length = tiles.token[index], tiles.position[index], tiles.kv_length[index]
-        first = first_visible(problem, position) // problem.key_block
+        seen, unhidden = (None if each is None else each[index] for each in (tiles.seen_by_all, tiles.unhidden))
+        first = first_key(problem, position, unhidden) // problem.key_block
         end = (kv_length + problem.key_block - 1) // problem.key_block
-        tile = Tile(tiles.row[index], head, token, queries, position, kv_length, first, end)
+        tile = Tile(tiles.row[index], head, token, queries, position, kv_length, first, end, seen, unhidden)
         start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((rows, problem.padded_dim))
         if inputs.sinks is not None:
             sink = plt.load(inputs.sinks.at[problem.head_rows(head, rows)]) * LOG2E

@@ -3,8 +3,9 @@
 The number of rows of a tile is a power of two that suits the tensor cores. Row m is query head m % G of the tile's
 query m // G, so the query heads of one key/value head share its loads. The softmax is a running one in base 2, in f32.
 Key blocks that every query of the tile sees whole are not masked; those at the ends of the visible range are masked,
-and keys that no query sees are not loaded. Arrays are passed flat, [rows, D], because that is how a kernel addresses
-them.
+and keys that no query sees are not loaded. Queries of an image see keys behind their own, up to its end: what a query
+sees then does not follow from the tile's position, and each brings its horizon. Arrays are passed flat, [rows, D],
+because that is how a kernel addresses them.
 
 Legend: T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension, M rows of a tile, S keys
 of a block.
@@ -42,12 +43,16 @@ class Inputs(NamedTuple):
     slopes: Any  # f32 [K·G], or None
     sinks: Any  # f32 [K·G], or None
     relative: Any  # f32 [K·G·(2m+1)], or None
+    horizon: Any = None  # i32 [T], or None: `StepBatch.horizon` where rows have several queries
 
 
 def flatten(keys: Array, values: Array, batch: StepBatch, bias: AttentionBias) -> Inputs:
     dim = keys.shape[-1]
-    biases = (None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative))
-    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), *biases)
+    slopes, sinks, by_distance = (
+        None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative)
+    )
+    horizon = batch.horizon if batch.ragged and batch.noncausal_length is None else None
+    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), slopes, sinks, by_distance, horizon)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Problem:
     interpret: bool
     causal: bool = True  # a query sees the keys up to its own; otherwise all queries of a row see the same keys
     furthest: int = 0  # m, the largest relative distance
+    past_window: bool = False  # as of `StepBatch`
 
     @property
     def padded_dim(self) -> int:
@@ -100,12 +106,20 @@ class Tile(NamedTuple):
     kv_length: Array  # i32 scalar, how many keys of the sequence are in the cache
     first_block: Array  # i32 scalar, of the key blocks
     end_block: Array  # i32 scalar, one past the last
+    seen_by_all: Array | None = None  # i32 scalar, how many keys the first query sees; None = up to its own
+    unhidden: Array | None = None  # i32 scalar, how many keys no window hides from the first query; None = none
 
 
 def first_visible(problem: Problem, position: Array) -> Array:
     """Position of the first key that a query at `position` sees."""
     window = problem.spec.window
     return jnp.maximum(position + 1 - window, 0) if window else jnp.zeros_like(position)
+
+
+def first_key(problem: Problem, position: Array, unhidden: Array | None) -> Array:
+    """Position of the first key that any query of a tile sees."""
+    first = first_visible(problem, position)
+    return first if unhidden is None else jnp.where(unhidden > 0, 0, first)
 
 
 def load_queries(problem: Problem, tile: Tile, q: Any, rows: int) -> Array:
@@ -120,13 +134,16 @@ def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Runnin
     m = jnp.arange(q.shape[0])
     position = tile.position + m // problem.group  # [M]
     slope = None if inputs.slopes is None else slopes(problem, tile, inputs, len(m))
+    horizon = None if inputs.horizon is None else horizons(problem, tile, inputs, len(m))
 
     last = tile.position + tile.queries - 1
     whole_from = (first_visible(problem, last) + problem.key_block - 1) // problem.key_block
     whole_from = jnp.clip(whole_from, tile.first_block, tile.end_block)
-    seen_by_all = jnp.minimum(tile.position + 1, tile.kv_length) if problem.causal else tile.kv_length
+    seen_by_all = tile.seen_by_all
+    if seen_by_all is None:
+        seen_by_all = jnp.minimum(tile.position + 1, tile.kv_length) if problem.causal else tile.kv_length
     whole_to = jnp.clip(seen_by_all // problem.key_block, whole_from, tile.end_block)
-    block = partial(_absorb_block, problem, tile, inputs, q, position, slope)
+    block = partial(_absorb_block, problem, tile, inputs, q, position, slope, horizon)
     if problem.spec.window:
         start = jax.lax.fori_loop(tile.first_block, whole_from, partial(block, True), start)
     running = jax.lax.fori_loop(whole_from, whole_to, partial(block, False), start)
@@ -140,6 +157,7 @@ def _absorb_block(
     q: Array,
     position: Array,
     slope: Array | None,
+    horizon: Array | None,
     masked: bool,
     j: Array,
     running: Running,
@@ -155,17 +173,32 @@ def _absorb_block(
     if inputs.relative is not None:
         scores = scores + relative(problem, tile.head, inputs, distance)
     if masked:
-        visible = (key < tile.kv_length)[None, :]
-        if problem.causal:
-            visible = visible & (distance >= 0)
-        if problem.spec.window:
-            visible &= distance < problem.spec.window
-        scores = jnp.where(visible, scores, MASKED)
+        ahead = None if horizon is None else key[None, :] < horizon[:, None]
+        scores = jnp.where(_visible(problem, tile, key, distance, ahead), scores, MASKED)
     new = jnp.maximum(maximum, scores.max(1))
     weights = jnp.exp2(scores - new[:, None])
     decay = jnp.exp2(maximum - new)
     output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v.astype(q.dtype), 0)
     return new, total * decay + weights.sum(1), output
+
+
+def _visible(problem: Problem, tile: Tile, key: Array, distance: Array, ahead: Array | None) -> Array:
+    """bool [M, S] or [1, S]: which keys each query sees; `ahead` [M, S] are those up to its horizon."""
+    visible = (key < tile.kv_length)[None, :]
+    if problem.causal:
+        behind = distance >= 0
+        visible = visible & (behind if ahead is None else behind | ahead)
+    if problem.spec.window:
+        near = distance < problem.spec.window
+        visible &= near | ahead if problem.past_window and ahead is not None else near
+    return visible
+
+
+def horizons(problem: Problem, tile: Tile, inputs: Inputs, rows: int) -> Array:
+    """The horizons of the tile's rows, i32 [M]."""
+    query = jnp.arange(rows) // problem.group
+    horizon: Array = plt.load(inputs.horizon.at[tile.token + query], mask=query < tile.queries, other=0)
+    return horizon
 
 
 def slopes(problem: Problem, tile: Tile, inputs: Inputs, rows: int) -> Array:
@@ -186,7 +219,7 @@ def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked
     """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them."""
     inside, mask = None, None
     if masked:
-        inside = (key >= first_visible(problem, tile.position)) & (key < tile.kv_length)
+        inside = (key >= first_key(problem, tile.position, tile.unhidden)) & (key < tile.kv_length)
         mask = inside[:, None] & problem.in_dim()
     elif problem.dim != problem.padded_dim:
         mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))

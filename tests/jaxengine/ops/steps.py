@@ -147,15 +147,35 @@ def seeing_all(step: Step) -> Step:
     return replace(step, batch=replace(step.batch, noncausal_length=lengths[step.batch.row]))
 
 
+def seeing_images(seed: int, step: Step, *, past_window: bool = False) -> Step:
+    """`step`, but every row's queries have images, whose tokens see it to its end. With `past_window` there is one, in
+    front of all, as a prompt.
+    """
+    random, horizon = np.random.default_rng(seed), np.zeros(len(step.qkv), np.int32)
+    token = 0
+    for length, count in zip(step.lengths, step.counts, strict=True):
+        at = 0
+        while at < count:
+            size = int(random.integers(1, count - at + 1))
+            if past_window or random.random() < 0.7:
+                horizon[token + at : token + at + size] = length - count + at + size
+            at = count if past_window else at + size
+        token += count
+    return replace(step, batch=replace(step.batch, horizon=jnp.asarray(horizon), past_window=past_window))
+
+
 def dense_attention(step: Step, spec: AttentionSpec, bias: AttentionBias) -> np.ndarray:
     """Every real token's attention, [tokens, K, G, D], in f64 and one query at a time: the definition itself."""
     q, keys, values = _written(step)
     out, token = [], 0
     tables, page_size = np.asarray(step.batch.tables), step.shape.page_size
+    horizon = np.zeros(step.tokens) if step.batch.horizon is None else np.asarray(step.batch.horizon)
     for r, (length, count) in enumerate(zip(step.lengths, step.counts, strict=True)):
         for i in range(length - count, length):
             end = i + 1 if step.batch.noncausal_length is None else length
-            j = np.arange(max(0, i - spec.window + 1) if spec.window else 0, end)
+            end = max(end, horizon[token])
+            hidden = spec.window and not (step.batch.past_window and horizon[token])
+            j = np.arange(max(0, i - spec.window + 1) if hidden else 0, end)
             place = tables[r, j // page_size], j % page_size
             out.append(_one_query(q[token], keys[place], values[place], i - j, spec, bias))
             token += 1

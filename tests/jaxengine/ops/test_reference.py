@@ -15,6 +15,7 @@ from tests.jaxengine.ops.steps import (
     random_step,
     relative_bias,
     seeing_all,
+    seeing_images,
 )
 
 SHAPE = Shape(kv_heads=2, group=3, dim=32)
@@ -120,6 +121,19 @@ def test_wide_blocks_know_every_bias(page_size: int, everything: bool) -> None:
     bias = bias._replace(slopes=None) if everything else bias
     out, _, _ = jax.jit(partial(reference.attend, spec=spec, bias=bias))(*step.arrays("float32"))
     np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, bias), atol=5e-6)
+
+
+@pytest.mark.parametrize("past_window", [False, True], ids=["within the window", "past the window"])
+@pytest.mark.parametrize("window", [0, 40, 300])
+def test_an_image_s_tokens_see_it_to_its_end(window: int, past_window: bool) -> None:
+    shape, spec = Shape(kv_heads=2, group=2, dim=16, width=48), AttentionSpec(window=window)
+    for seed, (lengths, counts) in enumerate([([700, 300, 1], [200, 300, 1]), ([100, 40, 96, 33], [99, 40, 17, 1])]):
+        random, tokens, hidden = np.random.default_rng(seed), -(-sum(counts) // 32) * 32, 0 if past_window else window
+        step = build_step(random, shape, lengths, counts, rows=5, tokens=tokens, ragged=True, window=hidden)
+        step = seeing_images(seed, step, past_window=past_window)
+        out, _, _ = jax.jit(partial(reference.attend, spec=spec, bias=AttentionBias()))(*step.arrays("float32"))
+        expected = dense_attention(step, spec, AttentionBias())
+        np.testing.assert_allclose(np.asarray(out)[: step.tokens], expected, atol=2e-6)
 
 
 def test_a_row_gets_the_same_bits_wherever_it_stands_in_a_step() -> None:
