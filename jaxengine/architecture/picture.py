@@ -58,6 +58,8 @@ def rows_of(vision: Vision, shape: PictureShape) -> int:
 def tile_rows(vision: Vision, tile: tuple[int, int]) -> int:
     """How many rows the connector makes of a tile."""
     merge = vision.connector.merge
+    if vision.resampler is not None:
+        return vision.resampler.latents
     if merge > 1:
         return (tile[0] // merge) * (tile[1] // merge)
     return tile[0] * tile[1] + vision.tower.class_token - vision.skipped

@@ -89,6 +89,7 @@ class Connector:
     norm: in front of the merging, or behind it where `norm_merged`.
     squeeze: a product, without bias, of the merged features to the tower's width (Mistral 3).
     inner: the width between two products; 0 = there is one.
+    gated: the first product is two, of which the one, activated, multiplies the other (Shazeer 2020, 2002.05202).
     bias: of the products.
     scale: multiplies the rows.
     """
@@ -99,6 +100,7 @@ class Connector:
     norm_merged: bool = False
     squeeze: bool = False
     inner: int = 0
+    gated: bool = False
     activation: Activation = "gelu"
     bias: bool = True
     scale: float = 1.0
@@ -106,6 +108,34 @@ class Connector:
     def __post_init__(self) -> None:
         if self.merge < 1 or self.inner < 0:
             raise ValueError(f"connector merge {self.merge} and inner {self.inner} must be positive")
+        if self.gated and not self.inner:
+            raise ValueError("a gated connector needs an inner width")
+
+
+@dataclass(frozen=True)
+class Resampler:
+    """Learned tokens that read what the connector makes of a tile, and each other; what leaves them are the tile's
+    rows, of which there are as many as `latents` whatever its size (Jaegle et al. 2021, arXiv 2103.03206).
+
+    Its layers are the decoder's, without biases, gated, and as wide as the text model; what they read is normalised in
+    each. A norm is behind the last.
+    """
+
+    latents: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_size: int
+    norm: Norm
+    activation: Activation = "silu"
+
+    def __post_init__(self) -> None:
+        for name in ("latents", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"resampler {name} must be at least 1, got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"resampler num_heads {self.num_heads} must be a multiple of {self.num_kv_heads}")
 
 
 @dataclass(frozen=True)
@@ -115,6 +145,7 @@ class Vision:
     token: the id whose embeddings are overwritten, each with the next row of a picture.
     patch: pixels on the side of a patch.
     patch_values: numbers of one patch, in the order channel, y, x, or as the picture processor has them.
+    resampler: makes the rows of what leaves the connector; None = these are the rows.
     squares: the patches of a tile come in the squares that the connector merges, square by square; else row by row.
     features: how many layers of the tower are behind each of the features that lie side by side; () = all, and the
         post-norm.
@@ -130,6 +161,7 @@ class Vision:
     patch: int
     patch_values: int
     features: tuple[int, ...] = ()
+    resampler: Resampler | None = None
     squares: bool = False
     skipped: int = 0
     rows: Rows = "tiles"
@@ -145,6 +177,8 @@ class Vision:
             raise ValueError(f"vision features behind layers {self.features} of {self.tower.num_layers}")
         if self.rows == "unpadded" and (not self.pinpoints or self.skipped != self.tower.class_token):
             raise ValueError("unpadded rows need pinpoints, and a row of every patch and of nothing else")
+        if self.resampler is not None and (self.connector.merge > 1 or self.rows != "tiles"):
+            raise ValueError("a resampler reads each token of a tile, and makes the rows tile by tile")
 
     @property
     def deepstack(self) -> int:
@@ -153,8 +187,12 @@ class Vision:
 
     @property
     def tile(self) -> tuple[int, ...]:
-        """Rows and columns of patches of every tile; () where they differ."""
-        return self.tower.grid if self.tower.positions == "learned" else ()
+        """Rows and columns of patches of every tile; () where they differ.
+
+        With bucketised positions tiles may differ, but models without a resampler are given a fixed number of rows.
+        """
+        fixed = self.tower.positions == "learned" or (self.tower.positions == "bucketised" and not self.resampler)
+        return self.tower.grid if fixed else ()
 
     @property
     def feature_size(self) -> int:

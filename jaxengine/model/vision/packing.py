@@ -55,10 +55,16 @@ def encode_shapes(vision: Vision, largest: EncodeShape) -> tuple[EncodeShape, ..
         shapes = [EncodeShape(n * each, n, _most_rows(vision, n * each, n)) for n in counts]
     else:
         sizes = _powers(min(LEAST, largest.patches), largest.patches, 4)
-        shapes = [EncodeShape(n, max(1, n // SMALLEST_PICTURE), _most_rows(vision, n, n)) for n in sizes]
+        shapes = [_of_any_size(vision, n) for n in sizes]
     last = shapes[-1]
     shapes[-1] = EncodeShape(last.patches, max(last.segments, largest.segments), max(last.rows, largest.rows))
     return tuple(shapes)
+
+
+def _of_any_size(vision: Vision, patches: int) -> EncodeShape:
+    """The shape of a call with pictures of so many patches, which may be few or many pictures."""
+    segments = max(1, patches // SMALLEST_PICTURE)
+    return EncodeShape(patches, segments, _most_rows(vision, patches, segments if vision.resampler else patches))
 
 
 def _powers(first: int, last: int, factor: int) -> list[int]:
@@ -70,6 +76,8 @@ def _powers(first: int, last: int, factor: int) -> list[int]:
 
 def _most_rows(vision: Vision, patches: int, segments: int) -> int:
     """The most rows that pictures of so many patches, in so many tiles, can have."""
+    if vision.resampler is not None:
+        return segments * vision.resampler.latents
     if vision.rows == "unpadded":
         return patches + segments * vision.tile[0]
     if vision.connector.merge > 1:
@@ -106,7 +114,7 @@ def tower_tokens(vision: Vision, shape: EncodeShape) -> int:
 
 def connector_rows(vision: Vision, shape: EncodeShape) -> int:
     """M of a call."""
-    return shape.patches if vision.rows == "unpadded" else shape.rows
+    return shape.patches if vision.rows == "unpadded" or vision.resampler else shape.rows
 
 
 def unpack(vision: Vision, shape: EncodeShape, fields: Any) -> dict[str, Any]:

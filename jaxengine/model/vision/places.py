@@ -1,5 +1,7 @@
 """Where the patches of a tile are: their places, their rows in a table of positions, the squares they make. No JAX."""
 
+import math
+
 import numpy as np
 
 from jaxengine.architecture.vision import Vision
@@ -23,9 +25,21 @@ def tile_places(vision: Vision, tile: Tile) -> np.ndarray:
 
 def table_rows(vision: Vision, tile: Tile) -> np.ndarray:
     """i32 [patches]: the row of the table of positions for each patch, class token aside."""
-    (rows, columns), (_, across) = tile_places(vision, tile), vision.tower.grid
-    assert vision.tower.positions == "learned"
+    (rows, columns), (down, across) = tile_places(vision, tile), vision.tower.grid
+    if vision.tower.positions == "bucketised":
+        rows, columns = _buckets(tile[0], down)[rows], _buckets(tile[1], across)[columns]
     return rows * across + columns
+
+
+def _buckets(count: int, size: int) -> np.ndarray:
+    """i32 [count]: which of `size` equal parts of a side each of `count` patches begins in.
+
+    In f32, as the models were trained: a patch at the edge of two parts is in the one that rounding says.
+    """
+    step = 1 / size
+    edges = (step + np.arange(math.ceil((1 - step) / step)) * step).astype(np.float32)
+    begin = np.arange(count, dtype=np.float32) * np.float32(1 / count)
+    return np.searchsorted(edges, np.minimum(begin, np.float32(1 - 1e-6)), side="right").astype(np.int32)
 
 
 def merged_squares(vision: Vision, tile: Tile) -> np.ndarray:
