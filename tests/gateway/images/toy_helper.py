@@ -1,0 +1,46 @@
+"""A helper process whose processor answers a picture's own pixels, and misbehaves at pictures of some widths.
+
+Run as the helper is: `python -m tests.gateway.images.toy_helper DESCRIPTOR DTYPE DIRECTORY`.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from PIL import Image
+
+from gateway.images.helper_process import serve
+
+DIES, HANGS, SPINS, EATS, FAILS, LIES = 1001, 1002, 1003, 1004, 1005, 1006  # widths
+SLOW = 1007  # takes half a second
+
+
+class ToyProcessor:
+    def plan(self, width: int, height: int, detail: str) -> tuple[int, int]:
+        return width, height
+
+    def patches(self, picture: Image.Image, plan: tuple[int, int]) -> np.ndarray:
+        """f32 [height, 3 * width]"""
+        assert picture.mode == "RGB" and picture.size == plan
+        _misbehave(picture.width)
+        rows = picture.height - 1 if picture.width == LIES else picture.height
+        return np.asarray(picture, np.float32)[:rows].reshape(rows, -1)
+
+
+def _misbehave(width: int) -> None:
+    if width == DIES:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if width in (HANGS, SLOW):
+        time.sleep(3600 if width == HANGS else 0.5)
+    while width == SPINS:
+        pass
+    if width == EATS:
+        np.ones(1 << 33)
+    if width == FAILS:
+        raise TypeError("a bug")
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), sys.argv[2], ToyProcessor)
