@@ -35,20 +35,40 @@ def rope(
     if theta == 0:
         raise config.error(theta_key, "must be positive")
     dim = _dim(config, fields, head_dim, part)
+    return _by_axes(fields, _scaled(config, fields, kind, Rope(theta=theta, dim=dim)), dim or head_dim)
+
+
+def _scaled(config: Config, fields: Config, kind: RopeKind, plain: Rope) -> Rope:
     if kind == "default":
-        return Rope(theta=theta, dim=dim)
+        return plain
     positions = config.integer("max_position_embeddings")
     original = positions if kind == "dynamic" else _trained(config, fields, None if kind == "longrope" else positions)
     derived = positions / original if kind in ("yarn", "longrope") else None
     factor = fields.number("factor", derived)
     if factor < 1:
         raise fields.error("factor", "must be at least 1")
-    scaled = Rope(kind, theta, factor, 0 if kind == "linear" else original, dim=dim)
+    scaled = replace(plain, kind=kind, factor=factor, original_positions=0 if kind == "linear" else original)
     if kind == "llama3":
         return _llama3(fields, scaled)
     if kind == "yarn":
         return _yarn(fields, scaled)
     return _longrope(fields, scaled) if kind == "longrope" else scaled
+
+
+def _by_axes(fields: Config, rope: Rope, dim: int) -> Rope:
+    """`rope`, its frequencies shared by a token's time, row and column where the configuration says it."""
+    sections = fields.get("mrope_section")
+    if sections is None:
+        return rope
+    if not isinstance(sections, list) or len(sections) != 3 or not all(type(n) is int and n >= 0 for n in sections):
+        raise fields.error("mrope_section", "must be a list of three whole numbers")
+    pairs = dim // 2
+    if fields.flag("mrope_interleaved", False):
+        row, column = (len(range(axis, min(pairs, 3 * sections[axis]), 3)) for axis in (1, 2))
+        return replace(rope, axes=(pairs - row - column, row, column), layout="interleaved")
+    if sum(sections) != pairs:
+        raise fields.error("mrope_section", f"must sum to the {pairs} pairs of dimensions that rotate")
+    return replace(rope, axes=(sections[0], sections[1], sections[2]))
 
 
 def longest(config: Config, rope: Rope, positions: int) -> int:

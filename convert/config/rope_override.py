@@ -27,7 +27,8 @@ def override_rope(spec: ModelSpec, scaling: Scaling, factor: float) -> ModelSpec
         if layer.rope is None:
             return layer
         original = 0 if scaling == "linear" else trained
-        return replace(layer, rope=Rope(scaling, layer.rope.theta, factor, original, dim=layer.rope.dim))
+        scaled = Rope(scaling, layer.rope.theta, factor, original, dim=layer.rope.dim)
+        return replace(layer, rope=replace(scaled, axes=layer.rope.axes, layout=layer.rope.layout))
 
     kinds = tuple(map(overridden, spec.kinds))
     return replace(spec, kinds=kinds, max_positions=int(trained * factor))

@@ -25,6 +25,9 @@ MODELS = (
 )
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.
 TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+# How the frequencies of these are shared by a token's three positions, where the configuration does not say it.
+SECTIONS = {"qwen2_vl_text": [16, 24, 24], "qwen2_5_vl_text": [16, 24, 24], "qwen3_vl_text": [24, 20, 20]}
+INTERLEAVED = ("qwen3_vl_text",)  # whatever the configuration says, as in transformers
 TOWERS = r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)\b"
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
@@ -54,6 +57,10 @@ def text_config(config: Config) -> Config:
         values = whole.get_text_config().to_dict()
     except Exception as error:  # whatever transformers raises for a configuration
         raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
-    values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
+    kind = values["model_type"]
+    if kind in SECTIONS:
+        sections = {"mrope_section": SECTIONS[kind], **values["rope_parameters"]}
+        values["rope_parameters"] = {**sections, "mrope_interleaved": kind in INTERLEAVED}
+    values["model_type"] = TEXT_TYPES.get(kind, kind)
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
     return Config(values, f"{config.where}: its text part")
