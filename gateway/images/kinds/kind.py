@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
+from gateway.images.kinds.tiles import patches_of
 from gateway.images.plan import Detail, PicturePlan
 from gateway.images.settings import Settings, UnusableProcessor
-
-Processed = Mapping[str, Any]  # what transformers' processor answers
 
 
 class Kind(ABC):
@@ -27,9 +26,12 @@ class Kind(ABC):
     model_types: ClassVar[tuple[str, ...]]
     processors: ClassVar[dict[str, str]]
     default: ClassVar[str]
-    refused: ClassVar[tuple[str, ...]] = ()  # tokens that a request's text must not spell, beside `placeholder`'s
+
+    patch: int  # pixels on the side of the tower's patches
 
     def __init__(self, settings: Settings) -> None:
+        """Raises UnusableProcessor: a setting is missing, or is not served."""
+        self.refused: tuple[str, ...] = ()  # tokens that a request's text must not spell, beside the placeholder
         self.settings = settings
         self.name = self._chosen(settings.image)
         self.given = {key: value for key, value in settings.image.items() if key not in NOT_SETTINGS}
@@ -61,13 +63,13 @@ class Kind(ABC):
     def plan(self, width: int, height: int, detail: Detail) -> PicturePlan:
         """Raises ValueError: the picture cannot be served; the message says the limit."""
 
-    @abstractmethod
     def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
         """What transformers' processor is called with beside the checkpoint's settings, for this `detail`."""
+        return {}
 
-    @abstractmethod
-    def flatten(self, processed: Processed, plan: PicturePlan) -> np.ndarray:
+    def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
         """What transformers' processor answered for one picture → its patches, f32 [N, patch_values]."""
+        return patches_of(processed["pixel_values"], plan.shape.tiles, self.patch)
 
     @cached_property
     def reference(self) -> Any:

@@ -1,11 +1,9 @@
 """LLaVA: every picture is one tile, resized and cropped to the tower's size."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
-
-from gateway.images.kinds.kind import Kind, Processed
-from gateway.images.kinds.tiles import grid_of, patch_edge, patches_of, tile_of
+from gateway.images.kinds.kind import Kind
+from gateway.images.kinds.tiles import grid_of, patch_edge, tile_of
 from gateway.images.plan import Detail, PicturePlan
 from gateway.images.settings import Settings
 from jaxengine.architecture.picture import PictureShape
@@ -32,7 +30,8 @@ class Llava(Kind):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.patch = patch_edge(settings, 14)
-        self.grid = grid_of(tile_of(settings.image, **self.sizes[self.name]), self.patch)
+        self.tile = tile_of(settings.image, **self.sizes[self.name])
+        self.grid = grid_of(self.tile, self.patch)
 
     @classmethod
     def serves(cls, settings: Settings) -> bool:
@@ -52,9 +51,3 @@ class Llava(Kind):
 
     def plan(self, width: int, height: int, detail: Detail) -> PicturePlan:
         return PicturePlan(PictureShape((self.grid,), height, width), (self.tile_rows,), "high")
-
-    def flatten(self, processed: Processed, plan: PicturePlan) -> np.ndarray:
-        return patches_of(processed["pixel_values"], list(plan.shape.tiles), self.patch)
-
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        return {}

@@ -1,6 +1,6 @@
 """Tiles of one size: how large the settings make them, and their pixels as patches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ def grid_of(tile: tuple[int, int], patch: int) -> tuple[int, int]:
     return rows, columns
 
 
-def patches_of(tiles: np.ndarray, grids: list[tuple[int, int]], patch: int) -> np.ndarray:
-    """Pixels [T, 3, H, W] → f32 [N, 3·patch·patch]: of each tile its grid of patches, row by row, (channel, y, x)."""
+def patches_of(tiles: Sequence[np.ndarray], grids: Sequence[tuple[int, int]], patch: int) -> np.ndarray:
+    """Pixels, T of [3, H, W], → f32 [N, 3·patch·patch]: of each tile its grid of patches by rows, (channel, y, x)."""
     return np.concatenate([_cut(tile, grid, patch) for tile, grid in zip(tiles, grids, strict=True)])
 
 
