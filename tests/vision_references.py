@@ -65,7 +65,7 @@ class Reference:
     @functools.cached_property
     def processor(self) -> Any:
         """transformers' processor of texts and pictures."""
-        return _processor(self.directory, self.name, self.images)
+        return processor_of(self.directory, self.name, self.images)
 
     def pixels(self, pictures: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
         """What the whole model takes beside ids, of one prompt's pictures."""
@@ -158,7 +158,7 @@ FOLDERS |= {"InternVLProcessor": "internvl", "PaliGemmaProcessor": "paligemma", 
 FOLDERS |= {"LlavaProcessor": "llava", "Idefics2Processor": "idefics2", "Idefics3Processor": "idefics3"}
 
 
-def _processor(directory: Path, name: str, images: Any) -> Any:
+def processor_of(directory: Path, name: str, images: Any) -> Any:
     """The processor's own class, which `AutoProcessor` builds only where torchvision reads videos."""
     settings = dict(PROCESSORS[kind_of(name)])
     kind = settings.pop("processor_class")

@@ -1,13 +1,11 @@
 """Idefics2: a picture keeps its shape within bounds, alone or behind its four quarters. Each has as many rows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from gateway.images.kinds.kind import Kind
-from gateway.images.kinds.tiles import given, patch_edge, patches_of
+from gateway.images.kinds.tiles import given, patch_edge
 from gateway.images.plan import Detail, PicturePlan
 from gateway.images.settings import Settings, UnusableProcessor, size_of
 from jaxengine.architecture.picture import PictureShape
@@ -19,6 +17,7 @@ class Idefics2(Kind):
     model_types: ClassVar[tuple[str, ...]] = ("idefics2",)
     processors: ClassVar[dict[str, str]] = {"Idefics2ImageProcessor": "idefics2"}
     default: ClassVar[str] = "Idefics2ImageProcessor"
+    nested: ClassVar[bool] = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -46,10 +45,6 @@ class Idefics2(Kind):
 
     def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
         return {"do_image_splitting": detail == "high", "do_pad": True}
-
-    def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
-        [tiles] = processed["pixel_values"]
-        return patches_of(tiles, plan.shape.tiles, self.patch)
 
     def join(self, parts: Sequence[str], pictures: Sequence[str]) -> tuple[bool, str]:
         """Two marks that meet are one, and a word right behind a mark is set off by a space."""

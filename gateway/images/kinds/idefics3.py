@@ -1,13 +1,10 @@
 """Idefics3 and SmolVLM: a picture is enlarged to whole tiles, each with its name in the prompt, and shown whole."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from gateway.images.kinds.kind import Kind
-from gateway.images.kinds.tiles import given, grid_of, patch_edge, patches_of
+from gateway.images.kinds.tiles import given, grid_of, patch_edge
 from gateway.images.plan import Detail, PicturePlan, Piece
 from gateway.images.settings import Settings, UnusableProcessor, size_of
 from jaxengine.architecture.picture import PictureShape
@@ -19,6 +16,7 @@ class Idefics3(Kind):
     model_types: ClassVar[tuple[str, ...]] = ("idefics3", "smolvlm")
     processors: ClassVar[dict[str, str]] = {"Idefics3ImageProcessor": "idefics3", "SmolVLMImageProcessor": "smolvlm"}
     default: ClassVar[str] = "Idefics3ImageProcessor"
+    nested: ClassVar[bool] = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -48,10 +46,6 @@ class Idefics3(Kind):
 
     def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
         return {"do_image_splitting": detail == "high", "max_image_size": {"longest_edge": self.edge}}
-
-    def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
-        [tiles] = processed["pixel_values"]
-        return patches_of(tiles, plan.shape.tiles, self.patch)
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tiles; none if the picture fits into one, which is then the whole picture."""

@@ -21,11 +21,13 @@ class Kind(ABC):
         model_types: of config.json.
         processors: names of transformers' image processors whose formulas these are, and the module of each.
         default: the processor where no file names one.
+        nested: it answers with a list of tiles for each picture, not for all.
     """
 
     model_types: ClassVar[tuple[str, ...]]
     processors: ClassVar[dict[str, str]]
     default: ClassVar[str]
+    nested: ClassVar[bool] = False
 
     patch: int  # pixels on the side of the tower's patches
 
@@ -69,7 +71,8 @@ class Kind(ABC):
 
     def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
         """What transformers' processor answered for one picture → its patches, f32 [N, patch_values]."""
-        return patches_of(processed["pixel_values"], plan.shape.tiles, self.patch)
+        pixels = processed["pixel_values"]
+        return patches_of(pixels[0] if self.nested else pixels, plan.shape.tiles, self.patch)
 
     @cached_property
     def reference(self) -> Any:

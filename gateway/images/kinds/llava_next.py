@@ -18,6 +18,7 @@ class LlavaNext(Llava):
     model_types: ClassVar[tuple[str, ...]] = ("llava_next",)
     processors: ClassVar[dict[str, str]] = {"LlavaNextImageProcessor": "llava_next"}
     default: ClassVar[str] = "LlavaNextImageProcessor"
+    nested: ClassVar[bool] = True
     sizes: ClassVar[dict[str, dict[str, Any]]] = {"LlavaNextImageProcessor": CLIP_SIZES}
 
     def __init__(self, settings: Settings) -> None:
