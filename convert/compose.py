@@ -11,12 +11,13 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.family import Family, check_copies, complete_spec, refuse, with_family_names
-from convert.families.multimodal import RENAMES, text_config, text_part
+from convert.families.multimodal import RENAMES, Eyes, eyes_of, text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import recipes
+from convert.mapping.united_tensors import UnitedTensors
 from convert.quantized.tensors import with_weights
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
@@ -28,16 +29,23 @@ def compose(config: Config, tensors: Tensors, adapter: Adapter | None = None) ->
     Raises:
         CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
     """
-    config, tensors = text_part(config, with_weights(config, tensors))
-    if config.text("model_type") not in FAMILIES:
+    stored = with_weights(config, tensors)
+    text, tensors = text_part(config, stored)
+    if text.text("model_type") not in FAMILIES:
         if adapter:
-            raise config.error("model_type", "has no family here, and only those can have an adapter")
-        return open_traced(config, tensors, FAMILIES)
-    return compose_as(config, family_of(config), tensors, adapter)
+            raise text.error("model_type", "has no family here, and only those can have an adapter")
+        return open_traced(text, tensors, FAMILIES)
+    return compose_as(text, family_of(text), tensors, adapter, eyes_of(config, stored))
 
 
-def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapter | None = None) -> ComposedSource:
-    """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
+def compose_as(
+    config: Config, family: Family, tensors: Tensors, adapter: Adapter | None = None, eyes: Eyes | None = None
+) -> ComposedSource:
+    """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints.
+
+    Args:
+        eyes: how the model sees, with its tensors.
+    """
     renamed = with_adapter(family, with_family_names(family, tensors), adapter)
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
@@ -53,11 +61,17 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
         if spec.encoder is None and spec.state_space is None:
             spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
             ignore = (*ignore, *PATTERNS)
+        if eyes is not None:
+            spec = eyes.given_to(spec)
     except CheckpointError:
         raise
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
-    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
+    made = recipes(spec, family.tensors, family.layout)
+    if eyes is None or eyes.tensors is None:
+        return ComposedSource(spec, renamed, made, ignore)
+    seen = UnitedTensors(renamed, eyes.tensors)
+    return ComposedSource(spec, seen, made | eyes.recipes(spec), (*ignore, *eyes.ignore(spec)))
 
 
 def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensors) -> bool:

@@ -13,7 +13,7 @@ import huggingface_hub
 from convert.adapters.adapter import CONFIG as ADAPTER
 from convert.adapters.adapter import is_adapter
 from convert.checkpoint import DTYPES, MANIFEST
-from convert.compose import adapter_reader, compose
+from convert.compose import adapter_reader, compose, compose_as
 from convert.config.config import Config
 from convert.config.pooling import pooling_of
 from convert.config.quantization import KEY
@@ -21,7 +21,7 @@ from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
 from convert.errors import IO, USAGE, CheckpointError
 from convert.families import FAMILIES, family_of
-from convert.families.multimodal import text_config
+from convert.families.multimodal import eyes_of, text_config
 from convert.formats.shards import SAFETENSORS, has_tensors, open_tensors, safetensors_names
 from convert.formats.tensors import Tensors
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
@@ -227,4 +227,7 @@ def _described(config: Config) -> ParameterSource:
     if dtype not in DTYPES:
         raise config.error("dtype", f"must be one of {', '.join(DTYPES)}")
     tensors = DescribedTensors(recipes(spec, family.tensors, family.layout), dtype, config.where)
-    return compose(text, tensors)
+    if (eyes := eyes_of(config)) is not None:
+        seen = DescribedTensors(eyes.recipes(eyes.given_to(spec)), dtype, config.where)
+        eyes = replace(eyes, tensors=seen)
+    return compose_as(text, family, tensors, eyes=eyes)

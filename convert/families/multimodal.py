@@ -1,28 +1,39 @@
-"""Models that also take pictures: their text part, which is a model of one of the families.
+"""Models that also take pictures: their text part, which is a model of one of the families, and how they see.
 
-transformers' configuration classes fill in defaults and know where each model keeps its text part. The list has only
-models that read a text without a picture as their text part alone would. PaliGemma does not: each token of its prompt
-attends to the whole prompt.
+transformers' configuration classes fill in defaults and know where each model keeps its text part. A checkpoint without
+the tensors of a tower, as some tools write, is its text part alone. So is a model whose pictures are not served: the
+list has only models that read a text without a picture as their text part alone would. PaliGemma does not: each token
+of its prompt attends to the whole prompt.
 """
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from convert.config.config import Config
 from convert.errors import CheckpointError
+from convert.families.vision import VisionFamily, vision_recipes
+from convert.families.vision_llava import llava
 from convert.formats.tensors import Tensors
+from convert.mapping.recipes import Recipe
 from convert.mapping.renamed_tensors import RenamedTensors
+from jaxengine.architecture.model import ModelSpec
 
-MODELS = (
-    "gemma3",
-    "idefics2",
-    "idefics3",
-    "internvl",
-    "llava",
-    "llava_next",
-    "mistral3",
-    "qwen2_5_vl",
-    "qwen2_vl",
-    "qwen3_vl",
-    "smolvlm",
-)
+# How each model sees; None where its pictures are not served.
+MODELS: Mapping[str, Callable[[Config], VisionFamily] | None] = {
+    "gemma3": None,
+    "idefics2": None,
+    "idefics3": None,
+    "internvl": None,
+    "llava": llava,
+    "llava_next": llava,
+    "mistral3": llava,
+    "qwen2_5_vl": None,
+    "qwen2_vl": None,
+    "qwen3_vl": None,
+    "smolvlm": None,
+}
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.
 TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 # How the frequencies of these are shared by a token's three positions, where the configuration does not say it.
@@ -33,6 +44,34 @@ RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
     (r"^(model\.)?(language_model|text_model)\.(model\.)?", "model."),
 )
+VISION_RENAMES = ((r"^model\.", ""), (r"^vision_tower\.vision_model\.", "vision_tower."))
+LAYER = re.compile(r"\.layers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """How the model that `config`, with transformers' defaults, describes sees; `tensors` are those of its tower and
+    connector.
+    """
+
+    family: VisionFamily
+    config: Config
+    tensors: Tensors | None = None
+
+    def given_to(self, spec: ModelSpec) -> ModelSpec:
+        """The text part `spec`, which then sees. Raises CheckpointError."""
+        return replace(spec, vision=self.family.spec(self.config, spec.hidden_size))
+
+    def recipes(self, spec: ModelSpec) -> dict[str, Recipe]:
+        return vision_recipes(spec, self.family)
+
+    def ignore(self, spec: ModelSpec) -> tuple[str, ...]:
+        """The tensors that make no row: the family's, and those of layers behind the last that is run."""
+        assert spec.vision is not None and self.tensors is not None
+        numbers = {int(found[1]) for name in self.tensors if (found := LAYER.search(name))}
+        unused = sorted(n for n in numbers if n >= spec.vision.tower.num_layers)
+        beyond = (rf"\.layers\.({'|'.join(map(str, unused))})\.",) if unused and spec.vision.features else ()
+        return (*self.family.ignore, *(f"^(?!model\\.).*{each}" for each in beyond))
 
 
 def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -50,13 +89,7 @@ def text_config(config: Config) -> Config:
     """`text_part`'s configuration."""
     if config.text("model_type") not in MODELS:
         return config
-    from transformers import AutoConfig
-
-    try:
-        whole = AutoConfig.for_model(**config.values)
-        values = whole.get_text_config().to_dict()
-    except Exception as error:  # whatever transformers raises for a configuration
-        raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
+    whole, values = _by_transformers(config, lambda found: found.get_text_config().to_dict())
     kind = values["model_type"]
     if kind in SECTIONS:
         sections = {"mrope_section": SECTIONS[kind], **values["rope_parameters"]}
@@ -64,3 +97,30 @@ def text_config(config: Config) -> Config:
     values["model_type"] = TEXT_TYPES.get(kind, kind)
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
     return Config(values, f"{config.where}: its text part")
+
+
+def eyes_of(config: Config, tensors: Tensors | None = None) -> Eyes | None:
+    """How a model sees; None if it does not, or if `tensors` are known and none is of a tower.
+
+    Raises:
+        CheckpointError: transformers cannot read the configuration, or it has what is not supported.
+    """
+    opened = MODELS.get(config.text("model_type"))
+    if opened is None or (tensors is not None and not any(re.search(TOWERS, name) for name in tensors)):
+        return None
+    _, values = _by_transformers(config, lambda found: found.to_dict())
+    whole = Config(values, config.where)
+    if tensors is None:
+        return Eyes(opened(whole), whole)
+    return Eyes(opened(whole), whole, RenamedTensors(tensors, VISION_RENAMES, only=TOWERS))
+
+
+def _by_transformers(config: Config, read: Callable[[Any], dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    """transformers' own configuration, and what `read` finds in it."""
+    from transformers import AutoConfig
+
+    try:
+        whole = AutoConfig.for_model(**config.values)
+        return whole, read(whole)
+    except Exception as error:  # whatever transformers raises for a configuration
+        raise CheckpointError.by(error, config.where, "transformers cannot read it") from error

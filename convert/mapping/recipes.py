@@ -9,7 +9,7 @@ rows, so a loaded model has no trace of them.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -101,13 +101,14 @@ def recipes(
     """Recipes from a family's names: `tensors["layers.{i}.qkv"] = ("…layers.{i}.q_proj.weight", …)`.
 
     Args:
-        table: the parameters, if not those of `spec`.
+        table: the parameters, if not those of `spec` but for what it sees with, which has names of its own.
 
     Raises:
         KeyError: the family names no tensor of a parameter.
     """
     made = {}
-    for name, parameter in (parameter_table(spec) if table is None else table).items():
+    text = replace(spec, vision=None)
+    for name, parameter in (parameter_table(text) if table is None else table).items():
         named = checkpoint_names(tensors, name)
         if not named:
             raise KeyError(name)

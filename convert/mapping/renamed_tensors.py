@@ -12,12 +12,19 @@ from convert.formats.tensors import Index, Tensors
 class RenamedTensors(Tensors):
     """`Tensors` under other names: each of `renames`, a pattern and its replacement, changes its first match in a name.
 
-    Tensors whose own name matches `but` are left out.
+    Tensors whose own name matches `but`, or does not match `only`, are left out.
     """
 
-    def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...], but: str | None = None) -> None:
+    def __init__(
+        self,
+        tensors: Tensors,
+        renames: tuple[tuple[str, str], ...],
+        but: str | None = None,
+        only: str | None = None,
+    ) -> None:
         self._tensors = tensors
         kept = [name for name in tensors if but is None or not re.search(but, name)]
+        kept = [name for name in kept if only is None or re.search(only, name)]
         self._stored = {renamed(name, renames): name for name in kept}
 
     def __contains__(self, name: object) -> bool:

@@ -72,6 +72,7 @@ class ModelSpec:
 
     In a state space the sizes of attention and MLP are 0. In a `traced` model only sizes and head have a meaning.
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
+    With `layer_scale` each branch also has learned factors of it (Touvron et al. 2021, arXiv 2103.17239).
     `clamped_gate` stands in for `activation` in a gated MLP.
     `cache_scales` holds each layer's scale of keys and scale of values: a cache of 8 bits holds keys and values divided
     by them; () = not known.
@@ -99,6 +100,7 @@ class ModelSpec:
     head: Head = field(default_factory=Head)
     final_norm: bool = True
     residual_scale: float = 1.0
+    layer_scale: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -195,6 +197,22 @@ class ModelSpec:
             head=Head(tied=True),
             encoder=None,
             cache_scales=(),
+        )
+
+    @property
+    def tower_spec(self) -> "ModelSpec":
+        """The layers of the vision tower, as those of a model without embedding and head."""
+        assert self.vision is not None
+        tower = self.vision.tower
+        same = ("hidden_size", "num_layers", "num_heads", "head_dim", "ffn_size", "norm", "activation", "gated")
+        more = ("qkv_bias", "out_bias", "mlp_bias", "layer_scale")
+        return ModelSpec(
+            vocab_size=1,
+            max_positions=1,
+            num_kv_heads=tower.num_heads,
+            kinds=(LayerKind(tower.rope),),
+            attention=Attention(qk_norm=tower.qk_norm),
+            **{name: getattr(tower, name) for name in (*same, *more)},
         )
 
     @property

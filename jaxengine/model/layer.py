@@ -40,6 +40,8 @@ class Layer(nnx.Module):
         sandwich = spec.block == "sandwich"  # a norm before and after each branch
         self.block = spec.block
         self.residual_scale = spec.residual_scale
+        self.attention_scale = nnx.Param(get("attention_scale")) if spec.layer_scale else None
+        self.mlp_scale = nnx.Param(get("mlp_scale")) if spec.layer_scale else None
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
         self.attention = Attention(spec, kind, get, ops)
@@ -63,6 +65,7 @@ class Layer(nnx.Module):
     ) -> tuple[ResidualStream, Array, Array]:
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
+        attended = _times(attended, self.attention_scale)
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
@@ -76,8 +79,8 @@ class Layer(nnx.Module):
 
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
         if isinstance(self.mlp, MixtureOfExperts):
-            return self.mlp(x, batch.tokens, batch.adapters)
-        return self.mlp(x, batch.adapters)
+            return _times(self.mlp(x, batch.tokens, batch.adapters), self.mlp_scale)
+        return _times(self.mlp(x, batch.adapters), self.mlp_scale)
 
     def _branch_input(self, stream: ResidualStream, norm: Norm | None) -> tuple[Array, Array]:
         """The residual stream with its branch added, and the next branch's input."""
@@ -98,3 +101,8 @@ class Layer(nnx.Module):
 
     def _scaled(self, branch: Array) -> Array:
         return branch if self.residual_scale == 1 else branch * jnp.asarray(self.residual_scale, branch.dtype)
+
+
+def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:
+    """`branch` [T, hidden] times its learned factors [hidden], if it has any."""
+    return branch if scale is None else branch * scale[...]

@@ -1,13 +1,22 @@
-"""The encoder of pictures: patches → rows that stand in for the embeddings of placeholder tokens."""
+"""The encoder of pictures: patches → rows that stand in for the embeddings of placeholder tokens.
+
+Its layers are the decoder's, over segments in place of sequences. Where things lie, `packing` has computed.
+
+Legend: P patches, T tokens of the tower, M rows of the connector, R rows for the text model.
+"""
 
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.vision_parameters import VISION
 from jaxengine.device import DeviceTraits
-from jaxengine.model.vision.packing import EncodeShape
+from jaxengine.model.vision.connector import Connector
+from jaxengine.model.vision.packing import EncodeShape, unpack
+from jaxengine.model.vision.tower import Tower
 from jaxengine.ops import Ops
 
 
@@ -15,11 +24,23 @@ class VisionEncoder(nnx.Module):
     """Arguments as for `Decoder`; those of `parameters` are used whose names begin with "vision."."""
 
     def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
-        raise NotImplementedError
+        assert spec.vision is not None
+
+        def get(name: str) -> Any:
+            return parameters.get(f"{VISION}{name}")
+
+        self.vision = spec.vision
+        self.tower = Tower(spec, get, device, ops)
+        self.connector = Connector(spec.vision, get)
+        self.newline = nnx.Param(get("newline")) if spec.vision.rows == "unpadded" else None
 
     def __call__(self, shape: EncodeShape, patches: Array, fields: Array) -> Array:
         """patches [P, patch_values] and `pack_pictures`' fields → rows [R, (1 + deepstack) · hidden].
 
         Rows are of the weights' dtype. `shape` is static. Behind the text model's rows lie those of each deepstack set.
         """
-        raise NotImplementedError
+        unpacked = unpack(self.vision, shape, fields)
+        rows = self.connector(self.tower(shape, patches, unpacked), unpacked["merge"])  # [M, hidden]
+        if self.newline is not None:
+            rows = jnp.concatenate([rows, self.newline[...][None]])[unpacked["rows"]]
+        return rows

@@ -1,0 +1,78 @@
+"""The parameters of a vision tower and of its connector, under "vision.". No JAX here.
+
+A tower's heads have an axis of their own: key/value heads of the text model are copied where devices are more, and a
+tower's never are.
+"""
+
+from dataclasses import replace
+
+from jaxengine.architecture.layer_parameters import layer_parameters, norm_parameters
+from jaxengine.architecture.model import ModelSpec, Norm
+from jaxengine.architecture.parameter import Parameter
+from jaxengine.architecture.vision import Connector, Vision
+
+VISION = "vision."
+
+
+def vision_parameters(spec: ModelSpec) -> dict[str, Parameter]:
+    """Every parameter by which `spec` sees, in forward order.
+
+    `squeeze` is [tower, k², tower]: a product of the k² features that are merged. `up` and `down` are the connector's
+    products, `only` is the one where there is one. `newline` is the row behind each row of patches.
+    """
+    assert spec.vision is not None
+    vision = spec.vision
+    table = _tower(spec, vision) | _connector(vision.connector, vision.feature_size, spec.hidden_size)
+    if vision.rows == "unpadded":
+        table["newline"] = Parameter((spec.hidden_size,), ("embed",))
+    return {f"{VISION}{name}": parameter for name, parameter in table.items()}
+
+
+def _tower(spec: ModelSpec, vision: Vision) -> dict[str, Parameter]:
+    tower, layers = vision.tower, spec.tower_spec
+    vector = Parameter((tower.hidden_size,), ("embed",))
+    table = {"patch": Parameter((tower.hidden_size, vision.patch_values), ("embed", None), 1)}
+    if tower.patch_bias:
+        table["patch_bias"] = vector
+    if tower.class_token:
+        table["class_token"] = vector
+    if tower.positions != "none":
+        rows = tower.grid[0] * tower.grid[1] + tower.class_token
+        table["positions"] = Parameter((rows, tower.hidden_size), (None, "embed"))
+    if tower.pre_norm:
+        table |= norm_parameters("pre_norm", layers)
+    for i in range(tower.num_layers):
+        own = layer_parameters(layers, layers.kind(i))
+        table |= {f"layers.{i}.{name}": _of_tower(parameter) for name, parameter in own.items()}
+    return table | (norm_parameters("post_norm", layers) if tower.post_norm else {})
+
+
+def _of_tower(parameter: Parameter) -> Parameter:
+    axes = ("tower_heads" if axis == "kv_heads" else axis for axis in parameter.axes)
+    return replace(parameter, axes=tuple(axes))
+
+
+def _connector(connector: Connector, features: int, hidden: int) -> dict[str, Parameter]:
+    square = connector.merge**2
+    merged = features if connector.pooled or connector.squeeze else features * square
+    table: dict[str, Parameter] = {}
+    if connector.norm is not None:
+        table |= _norm(connector.norm, features * square if connector.norm_merged else features)
+    if connector.squeeze:
+        table["connector.squeeze"] = Parameter((features, square, features), ("embed", None, None), 2)
+    if connector.inner:
+        table |= _product("up", (connector.inner, merged), ("ffn", None), connector.bias)
+        table |= _product("down", (hidden, connector.inner), ("embed", "ffn"), connector.bias)
+    else:
+        table |= _product("only", (hidden, merged), ("embed", None), connector.bias)
+    return table
+
+
+def _norm(norm: Norm, width: int) -> dict[str, Parameter]:
+    present = {"connector.norm": norm.weight, "connector.norm_bias": norm.bias}
+    return {name: Parameter((width,), (None,)) for name, wanted in present.items() if wanted}
+
+
+def _product(name: str, shape: tuple[int, int], axes: tuple[str, str | None], bias: bool) -> dict[str, Parameter]:
+    table = {f"connector.{name}": Parameter(shape, axes, 1)}
+    return table | ({f"connector.{name}_bias": Parameter(shape[:1], axes[:1])} if bias else {})

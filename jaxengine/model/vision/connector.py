@@ -1,0 +1,48 @@
+"""The connector: the tower's features → rows of the text model.
+
+Legend: T tokens of the tower, M rows, F the features' width, k² tokens that become one row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxengine.architecture.vision import Vision
+from jaxengine.model.linear import Linear
+from jaxengine.model.mlp import ACTIVATIONS
+from jaxengine.model.norm import Norm
+
+
+class Connector(nnx.Module):
+    """features [T, F] and the tokens of each row [M, k²] → [M, hidden]; `get` is the tower's."""
+
+    def __init__(self, vision: Vision, get: Callable[[str], Any]) -> None:
+        def named(name: str) -> Linear:
+            return Linear.named(f"connector.{name}", get)
+
+        self.spec = spec = vision.connector
+        self.norm = None if spec.norm is None else Norm.named("connector.norm", spec.norm, get)
+        self.squeeze = named("squeeze") if spec.squeeze else None
+        self.up = named("up") if spec.inner else None
+        self.last = named("down" if spec.inner else "only")
+
+    def __call__(self, features: Array, merge: Array) -> Array:
+        x = self._merged(features, merge)
+        if self.norm is not None and self.spec.norm_merged:
+            x = self.norm(x)
+        if self.up is not None:
+            x = ACTIVATIONS[self.spec.activation](self.up(x))
+        rows = self.last(x)
+        return rows if self.spec.scale == 1 else rows * jnp.asarray(self.spec.scale, rows.dtype)
+
+    def _merged(self, features: Array, merge: Array) -> Array:
+        """[M, width of what is multiplied]."""
+        if self.norm is not None and not self.spec.norm_merged:
+            features = self.norm(features)
+        squares = features[merge]  # [M, k², F]
+        if self.squeeze is not None:
+            return self.squeeze(squares)
+        return squares.mean(1) if self.spec.pooled else squares.reshape(len(merge), -1)
