@@ -1,4 +1,4 @@
-"""The parameters of one layer, of a decoder, an encoder or a tower, by names without the layer's prefix. No JAX here."""
+"""The parameters of one layer of a decoder, an encoder or a tower, by names without the layer's prefix. No JAX here."""
 
 from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
