@@ -160,7 +160,8 @@ FOLDERS |= {"LlavaProcessor": "llava", "Idefics2Processor": "idefics2", "Idefics
 
 def processor_of(directory: Path, name: str, images: Any) -> Any:
     """The processor's own class, which `AutoProcessor` builds only where torchvision reads videos."""
-    settings = dict(PROCESSORS[kind_of(name)])
+    file = directory / "processor_config.json"
+    settings = json.loads(file.read_text()) if file.exists() else dict(PROCESSORS[kind_of(name)])
     kind = settings.pop("processor_class")
     base = getattr(_module(FOLDERS[kind]), kind)
     unchecked = {"check_argument_for_proper_class": lambda self, argument, value: None}

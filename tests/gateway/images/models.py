@@ -3,6 +3,7 @@
 import functools
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,19 @@ def directory(name: str) -> Path:
     return target
 
 
-def changed(name: str, target: Path, file: str, **values: Any) -> Path:
-    """The same in `target`, with other values in one of its JSON files; None removes a key."""
+def changed(name: str, target: Path, files: Mapping[str, Mapping[str, Any]]) -> Path:
+    """The same in `target`, with other values in its JSON files; None removes a key.
+
+    "" is the vision_config of config.json.
+    """
     for path in directory(name).iterdir():
         (target / path.name).write_bytes(path.read_bytes())
-    path = target / file
-    old = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({key: value for key, value in {**old, **values}.items() if value is not None}))
+    for file, values in files.items():
+        path = target / (file or "config.json")
+        content = json.loads(path.read_text()) if path.is_file() else {}
+        part = content if file else content["vision_config"]
+        part.update(values)
+        for key in [key for key, value in part.items() if value is None]:
+            del part[key]
+        path.write_text(json.dumps(content))
     return target

@@ -24,35 +24,31 @@ def sizes(name: str, number: int) -> Iterator[tuple[int, int]]:
 
 def check(name: str, picture: Image.Image) -> None:
     ours = sides(name)
-    plan = ours.processor.plan(*picture.size)
+    try:
+        plan = ours.processor.plan(*picture.size)
+    except ValueError:
+        if name == "idefics2" and min(picture.size) == 1:
+            return  # quarters without pixels, of which transformers makes black ones
+        with pytest.raises((ValueError, ZeroDivisionError)):  # transformers does no better
+            patches(name, picture, ours.processor.kind.patch)
+        return
     grids, expected = patches(name, picture, ours.processor.kind.patch)
     assert list(plan.shape.tiles) == grids
     np.testing.assert_array_equal(ours.processor.patches(picture, plan), expected)
     text = f"user: What is in {mark(name)}the picture?"
     prompt = ours.writer.encode(text, [plan], add_special_tokens=True)
     assert prompt.ids == ours.ids(text, [picture])
-    [span] = prompt.spans
     assert prompt.ids.count(IMAGE) == plan.rows
-    assert prompt.ids[span.offset] == prompt.ids[span.offset + span.length - 1] == IMAGE or "IMG_END" in str(
-        plan.pieces
-    )
-
-
-def too_small(name: str, size: tuple[int, int]) -> bool:
-    """Of which transformers makes an empty picture, and raises."""
-    return min(size) < 2 if name == "idefics2" else "tral" in name and max(size) > 128 * min(size)
 
 
 @pytest.mark.parametrize("name", SEEN)
 def test_tiles_rows_ids_and_patches_are_transformers(name: str) -> None:
     for width, height in sizes(name, 10):
-        if not too_small(name, (width, height)):
-            check(name, noise(width, height))
+        check(name, noise(width, height))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN)
 def test_tiles_rows_ids_and_patches_are_transformers_at_every_size(name: str) -> None:
     for width, height in sizes(name, 200):
-        if not too_small(name, (width, height)):
-            check(name, noise(width, height))
+        check(name, noise(width, height))
