@@ -15,6 +15,7 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families.vision import VisionFamily, vision_recipes
 from convert.families.vision_llava import llava
+from convert.families.vision_qwen import qwen2_5_vl, qwen2_vl, qwen3_vl
 from convert.formats.tensors import Tensors
 from convert.mapping.recipes import Recipe
 from convert.mapping.renamed_tensors import RenamedTensors
@@ -29,9 +30,9 @@ MODELS: Mapping[str, Callable[[Config], VisionFamily] | None] = {
     "llava": llava,
     "llava_next": llava,
     "mistral3": llava,
-    "qwen2_5_vl": None,
-    "qwen2_vl": None,
-    "qwen3_vl": None,
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen2_vl": qwen2_vl,
+    "qwen3_vl": qwen3_vl,
     "smolvlm": None,
 }
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.

@@ -6,7 +6,7 @@ the text model's embedding, which stand in for the embeddings of placeholder tok
 the host, in `jaxengine/model/vision/packing.py`; how many there are, in `picture.py`. No JAX here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxengine.architecture.switches import Activation, Norm, QKNorm, Rope
@@ -76,6 +76,8 @@ class Tower:
             raise ValueError(f"vision tower grid must be rows and columns, got {self.grid}")
         if self.positions != "none" and not all(self.grid):
             raise ValueError(f"{self.positions} positions need a grid, got {self.grid}")
+        if self.window < 0 or (self.window and self.class_token):
+            raise ValueError("windows of a vision tower are of patches alone")
         if self.rope is not None and self.rope.axes is None:
             raise ValueError("the rope of a vision tower needs axes")
 
@@ -179,6 +181,11 @@ class Vision:
             raise ValueError("unpadded rows need pinpoints, and a row of every patch and of nothing else")
         if self.resampler is not None and (self.connector.merge > 1 or self.rows != "tiles"):
             raise ValueError("a resampler reads each token of a tile, and makes the rows tile by tile")
+
+    @property
+    def deepstack_connector(self) -> Connector:
+        """What makes each set of rows for deepstack: one more connector, which normalises what it has merged."""
+        return replace(self.connector, norm_merged=True)
 
     @property
     def deepstack(self) -> int:

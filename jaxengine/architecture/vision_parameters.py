@@ -23,6 +23,9 @@ def vision_parameters(spec: ModelSpec) -> dict[str, Parameter]:
     assert spec.vision is not None
     vision = spec.vision
     table = _tower(spec, vision) | _connector(vision.connector, vision.feature_size, spec.hidden_size)
+    for i in range(vision.deepstack):
+        own = _connector(vision.deepstack_connector, vision.tower.hidden_size, spec.hidden_size)
+        table |= {name.replace("connector.", f"deepstack.{i}."): parameter for name, parameter in own.items()}
     if vision.rows == "unpadded":
         table["newline"] = Parameter((spec.hidden_size,), ("embed",))
     return {f"{VISION}{name}": parameter for name, parameter in table.items()}

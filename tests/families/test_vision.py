@@ -20,7 +20,17 @@ from jaxengine.weights.loading import load_parameters
 from tests.tiny_vision import write_vision
 from tests.vision_references import Reference, Seen, noise
 
-NAMES = ("llava", "llava_siglip", "llava_layers", "llava_next", "pixtral", "mistral3")
+NAMES = (
+    "llava",
+    "llava_siglip",
+    "llava_layers",
+    "llava_next",
+    "pixtral",
+    "mistral3",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+)
 SIZES = ((64, 40), (40, 64), (150, 31))
 TOLERANCE = 1e-4
 

@@ -5,6 +5,7 @@ Its layers are the decoder's, over segments in place of sequences. Where things 
 Legend: P patches, T tokens of the tower, M rows of the connector, R rows for the text model.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,6 +33,11 @@ class VisionEncoder(nnx.Module):
         self.vision = spec.vision
         self.tower = Tower(spec, get, device, ops)
         self.connector = Connector(spec.vision, get)
+        deepstack = replace(spec.vision, connector=spec.vision.deepstack_connector)
+        self.deepstack = nnx.List(
+            Connector(deepstack, lambda name, i=i: get(name.replace("connector.", f"deepstack.{i}.")))  # type: ignore[misc]
+            for i in range(spec.vision.deepstack)
+        )
         self.newline = nnx.Param(get("newline")) if spec.vision.rows == "unpadded" else None
 
     def __call__(self, shape: EncodeShape, patches: Array, fields: Array) -> Array:
@@ -40,7 +46,11 @@ class VisionEncoder(nnx.Module):
         Rows are of the weights' dtype. `shape` is static. Behind the text model's rows lie those of each deepstack set.
         """
         unpacked = unpack(self.vision, shape, fields)
-        rows = self.connector(self.tower(shape, patches, unpacked), unpacked["merge"])  # [M, hidden]
+        features, tapped = self.tower.tapped(shape, patches, unpacked)
+        rows = self.connector(features, unpacked["merge"])  # [M, hidden]
+        sets = [make(x, unpacked["merge"]) for make, x in zip(self.deepstack, tapped, strict=True)]
+        if sets:
+            rows = jnp.concatenate([rows, *sets], axis=-1)
         if self.newline is not None:
             rows = jnp.concatenate([rows, self.newline[...][None]])[unpacked["rows"]]
         return rows

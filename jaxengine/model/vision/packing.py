@@ -10,14 +10,16 @@ the connector, R rows for the text model.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from jaxengine.architecture.picture import PictureShape, rows_of, tile_rows, tiling, unpadded
 from jaxengine.architecture.vision import Vision
-from jaxengine.model.vision.places import merged_squares, table_rows, tile_places
+from jaxengine.model.vision.interpolation import NEIGHBOURS
+from jaxengine.model.vision.places import merged_squares, table_rows, tile_neighbours, tile_places
+from jaxengine.model.vision.windows import most_windows, window_count, windows_of
 
 LEAST = 256  # patches of the smallest shape, of pictures of any size
 SMALLEST_PICTURE = 64  # patches, on average: more pictures than patches / this go into another call
@@ -25,14 +27,16 @@ SMALLEST_PICTURE = 64  # patches, on average: more pictures than patches / this 
 
 @dataclass(frozen=True, order=True)
 class EncodeShape:
-    """The sizes of one call: how many patches, segments and rows there is room for."""
+    """The sizes of one call: how many patches, segments and rows there is room for, and windows in a tower with any."""
 
     patches: int
     segments: int
     rows: int
+    windows: int = 0
 
     def holds(self, need: "EncodeShape") -> bool:
-        return need.patches <= self.patches and need.segments <= self.segments and need.rows <= self.rows
+        enough = need.patches <= self.patches and need.segments <= self.segments and need.rows <= self.rows
+        return enough and need.windows <= self.windows
 
 
 def needed(vision: Vision, pictures: Sequence[PictureShape]) -> EncodeShape:
@@ -41,6 +45,7 @@ def needed(vision: Vision, pictures: Sequence[PictureShape]) -> EncodeShape:
         sum(picture.patches for picture in pictures),
         sum(len(picture.tiles) for picture in pictures),
         sum(rows_of(vision, picture) for picture in pictures),
+        sum(window_count(vision, tile) for picture in pictures for tile in picture.tiles),
     )
 
 
@@ -57,14 +62,20 @@ def encode_shapes(vision: Vision, largest: EncodeShape) -> tuple[EncodeShape, ..
         sizes = _powers(min(LEAST, largest.patches), largest.patches, 4)
         shapes = [_of_any_size(vision, n) for n in sizes]
     last = shapes[-1]
-    shapes[-1] = EncodeShape(last.patches, max(last.segments, largest.segments), max(last.rows, largest.rows))
+    shapes[-1] = replace(
+        last,
+        segments=max(last.segments, largest.segments),
+        rows=max(last.rows, largest.rows),
+        windows=max(last.windows, largest.windows),
+    )
     return tuple(shapes)
 
 
 def _of_any_size(vision: Vision, patches: int) -> EncodeShape:
     """The shape of a call with pictures of so many patches, which may be few or many pictures."""
     segments = max(1, patches // SMALLEST_PICTURE)
-    return EncodeShape(patches, segments, _most_rows(vision, patches, segments if vision.resampler else patches))
+    rows = _most_rows(vision, patches, segments if vision.resampler else patches)
+    return EncodeShape(patches, segments, rows, most_windows(vision, patches))
 
 
 def _powers(first: int, last: int, factor: int) -> list[int]:
@@ -88,17 +99,22 @@ def _most_rows(vision: Vision, patches: int, segments: int) -> int:
 def field_shapes(vision: Vision, shape: EncodeShape) -> dict[str, tuple[int, ...]]:
     """The arrays that one call's fields hold, in order.
 
-    lengths: tokens of each segment. source: the patch that each token is, or P for the class token. position: its row
-    of the table of positions. place: its row and column. merge: the tokens of each row of the connector. rows: which of
-    these each row is, or M for the learned one.
+    lengths: tokens of each segment. windows: of each window. source: the patch that each token is, or P for the class
+    token. position: its row of the table of positions; the four around it where these are interpolated, whose shares
+    are in weight, as the bits of f32. place: its row and column. merge: the tokens of each row of the connector. rows:
+    which of these each row is, or M for the learned one.
     """
     tower = vision.tower
     tokens = tower_tokens(vision, shape)
     made: dict[str, tuple[int, ...]] = {"lengths": (shape.segments,)}
-    if tower.class_token:
+    if tower.window:
+        made["windows"] = (shape.windows,)
+    if tower.class_token or tower.window:
         made["source"] = (tokens,)
     if tower.positions in ("learned", "bucketised"):
         made["position"] = (tokens,)
+    if tower.positions == "interpolated":
+        made |= {"position": (NEIGHBOURS, tokens), "weight": (NEIGHBOURS, tokens)}
     if tower.rope is not None:
         made["place"] = (2, tokens)
     made["merge"] = (connector_rows(vision, shape), vision.connector.merge**2)
@@ -163,10 +179,23 @@ def _tokens(vision: Vision, shape: EncodeShape, tiles: Sequence[tuple[int, int]]
     if vision.tower.positions in ("learned", "bucketised"):
         row = np.zeros(first, np.int32)
         made["position"] = np.concatenate([p for tile in tiles for p in (row, first + table_rows(vision, tile))])
+    if vision.tower.positions == "interpolated":
+        around = [tile_neighbours(vision, tile) for tile in tiles]
+        rows, weights = (np.concatenate(each, axis=1) for each in zip(*around, strict=True))
+        made |= {"position": rows, "weight": weights.view(np.int32)}
     if vision.tower.rope is not None:
         places = [np.pad(tile_places(vision, tile), ((0, 0), (first, 0))) for tile in tiles]
         made["place"] = np.concatenate(places, axis=1)
-    return made
+    return _by_window(vision, tiles, made) if vision.tower.window else made
+
+
+def _by_window(vision: Vision, tiles: Sequence[tuple[int, int]], made: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What there is for every token, of tokens that lie window by window within each tile."""
+    cut = [windows_of(vision, tile) for tile in tiles]
+    starts = np.cumsum([0, *(len(order) for order, _ in cut)])
+    order = np.concatenate([start + order for start, (order, _) in zip(starts[:-1], cut, strict=True)])
+    ordered = {name: values if name == "lengths" else values[..., order] for name, values in made.items()}
+    return ordered | {"windows": np.concatenate([lengths for _, lengths in cut])}
 
 
 def _merge(vision: Vision, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -179,7 +208,11 @@ def _merge(vision: Vision, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
         else:
             made.append(start + np.arange(vision.skipped, tokens, dtype=np.int32)[:, None])
         start += tokens
-    return np.concatenate(made)
+    merged = np.concatenate(made)
+    if not vision.tower.window:
+        return merged
+    order = _by_window(vision, tiles, {"source": np.arange(start, dtype=np.int32)})["source"]
+    return np.argsort(order).astype(np.int32)[merged]
 
 
 def _unpadded_rows(vision: Vision, shape: EncodeShape, pictures: Sequence[PictureShape]) -> np.ndarray:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from jaxengine.architecture.vision import Vision
+from jaxengine.model.vision.interpolation import neighbours
 
 Tile = tuple[int, int]
 
@@ -29,6 +30,12 @@ def table_rows(vision: Vision, tile: Tile) -> np.ndarray:
     if vision.tower.positions == "bucketised":
         rows, columns = _buckets(tile[0], down)[rows], _buckets(tile[1], across)[columns]
     return rows * across + columns
+
+
+def tile_neighbours(vision: Vision, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+    """The four rows of the table around each patch, i32 [4, patches], and the share of each, f32."""
+    rows, weights = neighbours(vision.tower.grid, tile)
+    return _in_order(vision, rows), _in_order(vision, weights)
 
 
 def _buckets(count: int, size: int) -> np.ndarray:

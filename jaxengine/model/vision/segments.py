@@ -7,6 +7,7 @@ Legend: T tokens, S segments.
 """
 
 import math
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jax import Array
@@ -53,9 +54,11 @@ def longest_segment(vision: Vision, shape: EncodeShape) -> int:
     return tokens + vision.tower.class_token
 
 
-def scratch(spec: ModelSpec, batch: StepBatch, dtype: jnp.dtype, device: DeviceTraits) -> tuple[Array, Array]:
-    """Keys and values of one layer, as pages for `batch`; `spec` is the tower's."""
-    tokens, segments = len(batch.position), len(batch.tables)
+def scratch(
+    spec: ModelSpec, batches: Sequence[StepBatch], dtype: jnp.dtype, device: DeviceTraits
+) -> tuple[Array, Array]:
+    """Keys and values of one layer, as pages for any one of `batches`; `spec` is the tower's."""
+    tokens, segments = len(batches[0].position), max(len(batch.tables) for batch in batches)
     held = storage_dtype(jnp.dtype(dtype).name) if device.cache_as_bits else jnp.dtype(dtype).name
     arrays = layer_cache(spec, 1 + tokens // PAGE + segments, PAGE, held)
     keys, values = (jnp.zeros(each.shape, each.dtype) for each in arrays)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -49,28 +50,32 @@ class Tower(nnx.Module):
     def tapped(self, shape: EncodeShape, patches: Array, fields: Fields) -> tuple[Array, list[Array]]:
         """The features, and what each of the deepstack layers has made [T, D]."""
         stream = ResidualStream(self.embedding(patches, fields))
-        batch = self._batch(shape, fields)
-        rope_tables = rope_tables_of(self.layer_spec.kinds[0].rope, self.layer_spec.head_dim, batch, self.device)
-        keys, values = scratch(self.layer_spec, batch, stream.x.dtype, self.device)
+        whole, windows = self._batches(shape, fields)
+        rope_tables = rope_tables_of(self.layer_spec.kinds[0].rope, self.layer_spec.head_dim, whole, self.device)
+        keys, values = scratch(self.layer_spec, [whole, windows], stream.x.dtype, self.device)
         taps = {*self.vision.features, *(layer + 1 for layer in self.vision.deepstack_layers)}
         tapped = {0: stream.sum()} if 0 in taps else {}
         for i, layer in enumerate(self.layers, 1):
+            batch = whole if i - 1 in self.vision.tower.whole_layers else windows
             stream, keys, values = run_layer(layer, stream, keys, values, rope_tables, AttentionBias(), batch)
             if i in taps:
                 tapped[i] = stream.sum()
         deepstack = [tapped[layer + 1] for layer in self.vision.deepstack_layers]
         if self.vision.features:
             return jnp.concatenate([tapped[i] for i in self.vision.features], axis=-1), deepstack
-        whole = stream.sum()
-        return whole if self.post_norm is None else self.post_norm(whole), deepstack
+        x = stream.sum()
+        return x if self.post_norm is None else self.post_norm(x), deepstack
 
-    def _batch(self, shape: EncodeShape, fields: Fields) -> StepBatch:
+    def _batches(self, shape: EncodeShape, fields: Fields) -> tuple[StepBatch, StepBatch]:
+        """In which tiles are segments, and in which windows are; the same where there are none."""
         tokens = tower_tokens(self.vision, shape)
-        batch = segment_batch(fields["lengths"], tokens, longest_segment(self.vision, shape))
-        if "place" not in fields:
-            return batch
-        place = jnp.concatenate([jnp.zeros((1, tokens), jnp.int32), fields["place"]])  # time, row, column
-        return replace(batch, rope_position=place)
+        whole = segment_batch(fields["lengths"], tokens, longest_segment(self.vision, shape))
+        if "place" in fields:
+            place = jnp.concatenate([jnp.zeros((1, tokens), jnp.int32), fields["place"]])  # time, row, column
+            whole = replace(whole, rope_position=place)
+        if "windows" not in fields:
+            return whole, whole
+        return whole, segment_batch(fields["windows"], tokens, self.vision.tower.window**2)
 
 
 class TowerEmbedding(nnx.Module):
@@ -87,10 +92,20 @@ class TowerEmbedding(nnx.Module):
     def __call__(self, patches: Array, fields: Fields) -> Array:
         x = self.patch(patches.astype(self.patch.weight.get_value().values.dtype))
         if self.class_token is not None:
-            x = jnp.concatenate([x, self.class_token[...][None]])[fields["source"]]
+            x = jnp.concatenate([x, self.class_token[...][None]])
+        if "source" in fields:
+            x = x[fields["source"]]
         if self.positions is not None:
-            x = x + self.positions[...][fields["position"]]
+            x = x + self._positions(self.positions[...], fields).astype(x.dtype)
         return x if self.pre_norm is None else self.pre_norm(x)
+
+    def _positions(self, table: Array, fields: Fields) -> Array:
+        """What of the table of positions is added to each token, [T, D]."""
+        rows = table[fields["position"]]
+        if "weight" not in fields:
+            return rows
+        weights = jax.lax.bitcast_convert_type(fields["weight"], jnp.float32)  # [4, T]
+        return jnp.einsum("nt,ntd->td", weights, rows.astype(jnp.float32), precision="highest")
 
 
 def _of_layer(get: Callable[[str], Any], i: int, name: str) -> Any:
