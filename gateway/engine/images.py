@@ -46,7 +46,7 @@ def image_to(digest: bytes, offset: int, length: int, shape: Shape, patches: byt
 
 
 def patch_bytes(patches: np.ndarray, dtype: str) -> bytes:
-    """f32 `patches` [N, patch_values] as little-endian bytes of `dtype`, rounded to the nearest number, or the even one."""
+    """f32 `patches` [N, patch_values] as little-endian bytes of `dtype`, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(patches, "<f4").view("<u4")
     if dtype == "bfloat16":
         bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")

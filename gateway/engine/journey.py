@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -50,6 +51,15 @@ class Journey:
     def deadly(self) -> bool:
         """Whether one engine more that dies while it has the request is one too many."""
         return self.suspect or self._all_deaths + 1 >= MOST_DEATHS
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        return self._request.prompt
+
+    @property
+    def images(self) -> Sequence[pb.Image]:
+        """Of the prompt."""
+        return self._request.images
 
     @property
     def ids(self) -> list[int]:

@@ -22,7 +22,7 @@ from gateway.engine.replica_adapters import ReplicaAdapters
 from gateway.engine.routing import Choice, Keys, Reason, choose
 from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.page_keys import cache_name, root_key, short_keys
+from jaxengine.rpc.page_keys import cache_name, root_key, short_keys, whole_key
 
 logger = logging.getLogger(__name__)
 
@@ -210,8 +210,10 @@ class Replicas(EngineListener):
         description = candidates[0].client.description or pb.Description()
         name = cache_name(description.model_id, description.revision)
         root = root_key(name, journey.salt, candidates[0].adapter_digest(journey.adapter) or b"")
+        if description.image_horizon == "prompt":
+            root = whole_key(root, journey.prompt, journey.images)
         size = max(1, description.page_size)
-        return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size)))
+        return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size, journey.images)))
 
     def _move(self, journey: Journey, replica: Replica) -> None:
         """The request's engine is gone.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jaxengine.cache.page_need import PageNeed, peak_pages
 from jaxengine.cache.page_pool import SINK, PagePool
 from jaxengine.request.sequence import PageTable, Sequence
-from jaxengine.rpc.page_keys import page_key, root_key
+from jaxengine.rpc.page_keys import page_key, root_key, seen_in, whole_key
 
 NO_PAGES = PageNeed(0, 0, 0)
 
@@ -43,10 +43,17 @@ class PageTables:
         token_budget: tokens that a step may compute.
         model: its `cache_name`.
         prefix_cache: whether prompts may start from cached pages.
+        whole_prompts: only from those of the same prompt, because all of its tokens see each other.
     """
 
     def __init__(
-        self, pool: PagePool, windows: Items[int], token_budget: int, model: str = "", prefix_cache: bool = True
+        self,
+        pool: PagePool,
+        windows: Items[int],
+        token_budget: int,
+        model: str = "",
+        prefix_cache: bool = True,
+        whole_prompts: bool = False,
     ) -> None:
         self.pool = pool
         self.windows = tuple(windows)
@@ -59,6 +66,7 @@ class PageTables:
         self.token_budget = token_budget
         self.model = model
         self.prefix_cache = prefix_cache
+        self.whole_prompts = whole_prompts
 
     # --- counting -------------------------------------------------------------------------------------------------
 
@@ -299,8 +307,13 @@ class PageTables:
         """Compute the keys of the first `pages` pages of `sequence`, or of all full ones."""
         count = len(sequence.tokens) // self.pool.page_size if pages is None else pages
         for i in range(len(sequence.prefix_keys), count):
-            parent = sequence.prefix_keys[-1] if i else root_key(self.model, *sequence.scope)
-            sequence.prefix_keys.append(page_key(parent, self._page_ids(sequence, i)))
+            parent = sequence.prefix_keys[-1] if i else self._root(sequence)
+            seen = seen_in(sequence.request.images, i * self.pool.page_size, (i + 1) * self.pool.page_size)
+            sequence.prefix_keys.append(page_key(parent, self._page_ids(sequence, i), seen))
+
+    def _root(self, sequence: Sequence) -> bytes:
+        root, request = root_key(self.model, *sequence.scope), sequence.request
+        return whole_key(root, request.prompt, request.images) if self.whole_prompts else root
 
 
 def _common(one: Items[int], other: Items[int]) -> int:

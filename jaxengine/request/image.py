@@ -51,17 +51,31 @@ class Image:
         return self.digest, self.shape
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class EncodedImage:
+    """An image of the device's pool.
+
+    rows: i32 [n], which of the pool's it has.
+    holders: how many sequences are to read them.
+    found: whether others may read them too; else they are blank once nobody holds them.
+    """
+
+    rows: np.ndarray
+    holders: int = 1
+    found: bool = True
+
+
+@dataclass(slots=True, eq=False)
 class PlacedImage:
     """An image of a sequence.
 
     places: i32 [rows], indices in the prompt of the tokens that its rows stand in for, ascending.
-    rows: i32 [rows], which of the pool's rows these are, while the sequence holds them; else None.
+    encoded: what the sequence holds of it in the pool.
     """
 
     image: Image
     places: np.ndarray
-    rows: np.ndarray | None = None
+    encoded: EncodedImage | None = None
 
 
 def place(prompt: Ids[int], images: Ids[Image], token: int) -> list[PlacedImage]:
@@ -82,7 +96,7 @@ def pool_rows(images: Ids[PlacedImage], start: int, count: int) -> np.ndarray:
         first, last = np.searchsorted(each.places, (start, start + count))
         if first == last:
             continue
-        if each.rows is None:
+        if each.encoded is None:
             raise ValueError(f"the image at {each.image.offset} has no rows")
-        found[each.places[first:last] - start] = each.rows[first:last]
+        found[each.places[first:last] - start] = each.encoded.rows[first:last]
     return found

@@ -39,8 +39,14 @@ class Row:
         return tokens[self.start : self.start + self.count] + self.draft
 
     @property
+    def sees(self) -> bool:
+        """Whether one of its tokens belongs to an image."""
+        end = self.start + self.count
+        return any(each.image.offset < end and self.start < each.image.end for each in self.sequence.images)
+
+    @property
     def image_rows(self) -> np.ndarray:
-        """i32 [count]: the pool's row that stands in for each of the row's tokens, until the step is complete; -1 = none."""
+        """i32 [count]: which of the pool's rows stands in for each token, until the step is complete; -1 = none."""
         return pool_rows([] if self.of_encoder else self.sequence.images, self.start, self.count)
 
     def add_draft(self, draft: list[int]) -> None:
@@ -101,5 +107,5 @@ class Plan:
 
     @property
     def decode_only(self) -> bool:
-        """Whether every row is one token and samples the next."""
-        return self.tokens == len(self.rows) and all(row.samples for row in self.rows)
+        """Whether every row is one token, of no image, and samples the next."""
+        return self.tokens == len(self.rows) and all(row.samples and not row.sees for row in self.rows)

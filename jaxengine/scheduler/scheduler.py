@@ -26,10 +26,11 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import Fork, PageTables
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import PageTable, Sequence
+from jaxengine.request.sequence import PageTable, Request, Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.drafting import Drafting
 from jaxengine.scheduler.fair_queue import FairQueue
+from jaxengine.scheduler.sight import Sight, blind
 from jaxengine.speculation.speculator import Speculator
 
 MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
@@ -45,6 +46,7 @@ class Scheduler:
             the rotary frequencies (`ModelSpec.rope_switch_length`); 0 = never.
         adapters: how many the device holds at a time, and so how many a step can mix.
         speculator: drafts what steps verify; None without speculation.
+        sight: of a model that sees: the images of prompts.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Scheduler:
         rope_switch_length: int = 0,
         adapters: int = 0,
         speculator: Speculator | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self.tables = tables
         self.adapters = AdapterSlots(adapters)
@@ -65,6 +68,7 @@ class Scheduler:
         self.slots = slots
         self.rope_switch_length = rope_switch_length
         self.speculator = speculator
+        self.sight = sight or blind()
         self.drafting = Drafting(tables, rope_switch_length)
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
@@ -87,6 +91,10 @@ class Scheduler:
         if all(each.request.caller != caller for each in self.sequences()):
             self.fair_queue.lift(caller, {each.request.caller for each in self.sequences()})
         self._queue(sequence)
+
+    def check(self, request: Request) -> None:
+        """Raises ValueError, naming field and limit, if no step will ever have room for what must not be cut."""
+        self.sight.check(request, self.token_budget - self.slots + 1)
 
     def _queue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda s: s.order)
@@ -179,17 +187,23 @@ class Scheduler:
 
     def _add_chunk(self, sequence: Sequence, plan: Plan) -> None:
         """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
-        count = min(sequence.length - sequence.computed, (self.token_budget - plan.tokens + 1) // 2)
+        free = self.token_budget - plan.tokens
+        count = self.sight.take(sequence, sequence.computed, self._share(sequence, sequence.computed, free), free, plan)
         if count > 0:
             samples = sequence.computed + count == sequence.length
             plan.add(Row(sequence, sequence.computed, count, int(samples)))
+
+    def _share(self, sequence: Sequence, start: int, free: int) -> int:
+        return min(sequence.length - start, (free + 1) // 2)
 
     def _spend_rest(self, plan: Plan) -> None:
         """Lengthen the step's prefill chunks by the budget that is left, first come first served."""
         for row in plan.rows:
             if not row.samples:
-                left = row.sequence.length - row.start - row.count
+                start = row.start + row.count
+                left = row.sequence.length - start
                 more = min(self.token_budget - plan.tokens, left)
+                more = self.sight.take(row.sequence, start, more, more, plan)
                 row.count += more
                 row.samples = int(more == left)
                 plan.tokens += more
@@ -225,7 +239,7 @@ class Scheduler:
                 plan.waiting_for_prefix.append(sequence)
                 continue
             prefix = self._prefix_that_fits(sequence, self.pool.available - reserved)
-            if prefix is None:
+            if prefix is None or not self._may_see(sequence, prefix, plan):
                 return
             self._start(sequence, prefix, plan)
             for older in passed if sequence.adapter else ():
@@ -249,6 +263,11 @@ class Scheduler:
         need = self.tables.need_to_start(sequence, prefix)
         need += sum(self.tables.need_of_beam(beam) for beam in sequence.members[1:])
         return prefix if need <= free_pages else None
+
+    def _may_see(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> bool:
+        """Whether this step has room for the images that `sequence` begins with behind `prefix`."""
+        start, free = len(prefix[0].pages) * self.pool.page_size, self.token_budget - plan.tokens
+        return self.sight.reach(sequence, start, self._share(sequence, start, free), free, plan) > 0
 
     def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
         """Give `sequence` a slot and pages, and plan its encoder input and its first chunk."""
@@ -327,6 +346,8 @@ class Scheduler:
             self.tables.offer(sequence, written)
             if self.tables.windowed:
                 self.tables.release_behind_windows(sequence, written)
+            if sequence.images:
+                self.sight.passed(sequence, written)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
@@ -344,6 +365,7 @@ class Scheduler:
         if reason is FinishReason.ERROR:
             sequence.nonfinite = True
             self.tables.forget(sequence)
+            self.sight.forget(sequence)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
@@ -370,6 +392,7 @@ class Scheduler:
         self.running, self.leaving = [], []
         self.pool.reset()
         self.adapters.reset()
+        self.sight.reset()
 
     def _vacate(self, sequence: Sequence) -> None:
         """Free slot and pages of `sequence`. Tokens that the host has read are kept, the others are forgotten."""
@@ -378,6 +401,7 @@ class Scheduler:
         if sequence.adapter_slot is not None:
             self.adapters.release(sequence.adapter_slot)
         self.tables.release(sequence)
+        self.sight.release(sequence)
         sequence.slot = sequence.adapter_slot = None
         sequence.length = len(sequence.tokens)
         if sequence.beams:

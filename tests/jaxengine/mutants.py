@@ -132,7 +132,7 @@ def the_salt_is_not_in_the_key(patch: Patch) -> None:
 
 
 def the_key_forgets_what_came_before(patch: Patch) -> None:
-    patch.setattr(module, "page_key", lambda parent, ids: page_key(b"", ids))
+    patch.setattr(module, "page_key", lambda parent, ids, seen: page_key(b"", ids, seen))
 
 
 def a_hit_leaves_no_token_to_compute(patch: Patch) -> None:
