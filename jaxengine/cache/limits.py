@@ -1,8 +1,11 @@
 """The sizes an engine runs with: the longest request, the buckets of a step, and how many pages tokens take."""
 
+import math
 from dataclasses import dataclass
 
+from jaxengine.architecture.vision import Vision
 from jaxengine.cache.page_need import peak_pages
+from jaxengine.model.vision.packing import EncodeShape, encode_shapes
 from jaxengine.options.table import EngineOptions
 
 
@@ -12,6 +15,8 @@ class Limits:
 
     windows: for each page table of a sequence, how many positions a token sees at most; 0 = all.
     page_size: tokens of a page. A page of a state space holds the state of one request, however long that is.
+    image_patches: of the largest picture, and of all that one step encodes; 0 where none is seen.
+    image_rows: what the device keeps of pictures, in rows of one token each.
     """
 
     max_total_tokens: int
@@ -22,6 +27,8 @@ class Limits:
     draft_tokens: int = 0  # most of one request that a step verifies
     windows: tuple[int, ...] = (0,)
     page_size: int = EngineOptions.page_size
+    image_patches: int = 0
+    image_rows: int = 0
 
     @property
     def max_batch_size(self) -> int:
@@ -54,6 +61,16 @@ class Limits:
         """Pages that a request takes beyond its tokens': an encoder's input and the decoder's tokens share no page."""
         return 1 if self.encode_buckets else 0
 
+    def see_shapes(self, vision: Vision | None) -> tuple[EncodeShape, ...]:
+        """Of calls that encode pictures, the smallest first."""
+        return see_shapes(vision, self.image_patches) if vision else ()
+
     def rows_of(self, tokens: int) -> int:
         """Rows of a mixed step of `tokens`: a decode bucket, so that both kinds of step share a sampling graph."""
         return next(rows for rows in self.decode_buckets if rows >= min(tokens, self.max_batch_size))
+
+
+def see_shapes(vision: Vision, patches: int) -> tuple[EncodeShape, ...]:
+    """The shapes of calls that encode pictures of up to `patches` together."""
+    segments = patches // math.prod(vision.tile) if vision.tile else 1
+    return encode_shapes(vision, EncodeShape(patches, segments, 1))

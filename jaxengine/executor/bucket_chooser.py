@@ -7,10 +7,14 @@ serving waits for before the engine is ready, later ones between requests.
 import time
 from collections.abc import Callable, Container, Hashable
 from dataclasses import replace
+from typing import TypeVar
 
-from jaxengine.executor.shapes import Shapes
+from jaxengine.executor.shapes import AnyShape, Shapes
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.request.plan import Plan
 from jaxengine.step.buffer import StepShape
+
+Shape = TypeVar("Shape", StepShape, EncodeShape)
 
 FIRST_RUN_SECONDS = 10.0  # under requests without a pause, a first run stops them at most once in so many seconds
 
@@ -24,14 +28,15 @@ class BucketChooser:
     """
 
     def __init__(
-        self, shapes: Shapes, executables: Container[Hashable], first_run: Callable[[StepShape], None] | None
+        self, shapes: Shapes, executables: Container[Hashable], first_run: Callable[[AnyShape], None] | None
     ) -> None:
         self.shapes = shapes
         self.executables = executables
         self.first_run = first_run
         self.encode_shapes = shapes.encode_shapes()
-        self.cold = [*shapes.step_shapes(), *self.encode_shapes]  # shapes whose first run was not tried yet
-        self.warm: set[StepShape] = set()  # shapes that have run
+        self.see_shapes = shapes.see_shapes()
+        self.cold: list[AnyShape] = [*shapes.step_shapes(), *self.encode_shapes, *self.see_shapes]  # that never ran
+        self.warm: set[AnyShape] = set()  # shapes that have run
         self.last_first_run = 0.0  # monotonic
 
     def step(self, plan: Plan) -> StepShape:
@@ -76,6 +81,10 @@ class BucketChooser:
         """The shape for the encoder rows of `plan`."""
         return self._ready([shape for shape in self.encode_shapes if shape.tokens >= plan.encoder_tokens])
 
+    def see(self, needed: EncodeShape) -> EncodeShape:
+        """The shape for pictures that need so much together, which is no more than the largest has."""
+        return self._ready([shape for shape in self.see_shapes if shape.holds(needed)])
+
     def warm_next(self) -> bool:
         """Run one shape for the first time if one was compiled since the last call; False if there is none.
 
@@ -86,7 +95,7 @@ class BucketChooser:
             self._warm(shape)
         return shape is not None
 
-    def _ready(self, candidates: list[StepShape]) -> StepShape:
+    def _ready(self, candidates: list[Shape]) -> Shape:
         """The first of `candidates` that is compiled and warm; the last one always is.
 
         An engine that never rests would never warm a smaller one. So now and then a first run stops the requests.
@@ -101,18 +110,18 @@ class BucketChooser:
         (shape,) = self.shapes.for_adapters([shape])
         return self._compiled(shape) and self._is_warm(shape)
 
-    def _is_warm(self, shape: StepShape) -> bool:
+    def _is_warm(self, shape: AnyShape) -> bool:
         """Whether `shape`, which is compiled, has run before; perhaps it runs now for the first time."""
         if self.first_run and shape in self.cold and time.monotonic() - self.last_first_run >= FIRST_RUN_SECONDS:
             self._warm(shape)
         return not self.first_run or shape in self.warm
 
-    def _warm(self, shape: StepShape) -> None:
+    def _warm(self, shape: AnyShape) -> None:
         assert self.first_run is not None
         self.cold.remove(shape)
         self.first_run(shape)
         self.warm.add(shape)
         self.last_first_run = time.monotonic()
 
-    def _compiled(self, shape: StepShape) -> bool:
+    def _compiled(self, shape: AnyShape) -> bool:
         return all(name in self.executables for name in self.shapes.names(shape))

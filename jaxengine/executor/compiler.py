@@ -1,8 +1,8 @@
 """What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
 
 Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by samples, and a few small
-helpers; where there is an encoder, k of it by tokens. After the engine has its executables, a compile is a defect that
-is counted.
+helpers; where there is an encoder, k of it by tokens, and where there is a tower, k of it by patches. After the engine
+has its executables, a compile is a defect that is counted.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,6 +24,7 @@ from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.feature_decoder import Features
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.sharding import partition, replicated
 from jaxengine.step import functions
@@ -31,6 +32,7 @@ from jaxengine.step.buffer import SampleFields, StepShape
 from jaxengine.step.draft_functions import DraftShape
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
+from jaxengine.step.see import seeing
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
 PAGE_COPIES = 8  # pages one `copy_pages` call copies
@@ -101,6 +103,11 @@ class Compiler:
             self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.limits.max_total_tokens, self.shapes.guess_masks
         )
 
+    def pool(self) -> Any:
+        """What has been seen; every device has all of it."""
+        shape = self.shapes.limits.image_rows, self.shapes.pool_width
+        return self.array(shape, jnp.dtype(self.shapes.dtype))
+
     def hidden(self, tokens: int) -> Any:
         return self.array((tokens, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
 
@@ -119,7 +126,15 @@ class Compiler:
 
     def _of_step(self, shape: StepShape, leaves: Any) -> tuple[Any, ...]:
         adapters = self.model.adapters if shape.adapters else {}
-        return (_abstract(leaves), adapters, self.caches(), self.slot_state(), self.array((shape.size,)))
+        pool = [self.pool()] if shape.sight.images else []
+        return (_abstract(leaves), adapters, self.caches(), self.slot_state(), self.array((shape.size,)), *pool)
+
+    def lower_see(self, shape: EncodeShape) -> Any:
+        shapes, pool = self.shapes, self.pool()
+        assert self.model.see is not None and shapes.spec.vision is not None
+        arrays = seeing(shapes.spec.vision, shape, shapes.dtype, shapes.limits.image_rows, [])
+        arguments = (_abstract(self.model.tower_leaves), pool, *(self.array(a.shape, a.dtype) for a in arrays))
+        return self._lower(partial(self.model.see, shape), arguments, donate=(1,), returns=pool)
 
     def lower_place_adapter(self) -> Any:
         stacks = self.model.adapters
@@ -197,6 +212,9 @@ class Compiler:
     def lower_allocate_adapters(self) -> Any:
         return self._lower_zeros(self.model.adapters)
 
+    def lower_allocate_images(self) -> Any:
+        return self._lower_zeros(self.pool())
+
     def lower_allocate_draft(self) -> Any:
         return self._lower_zeros(self.draft_caches())
 
@@ -220,24 +238,27 @@ class Compiler:
 
     def executables(self, progress: Progress, on_built: Callable[[Hashable], None] = lambda _: None) -> Executables:
         """Build what serving waits for: the helpers, the essential steps, the shortest and the longest prompt's
-        encoder. `on_built` as `Executables` has it.
+        encoder, likewise of pictures the tower. `on_built` as `Executables` has it.
         """
-        encode_shapes = self.shapes.encode_shapes()
+        encode_shapes, see_shapes = self.shapes.encode_shapes(), self.shapes.see_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
         essential += ["logits"] if self.shapes.spec.predicts_prompt else []
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += ["allocate_draft"] if self.shapes.draft_model else []
+        essential += ["allocate_images"] if self.shapes.sees else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in self.shapes.names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
+        essential += [("see", shape) for shape in (*see_shapes[-1:], *see_shapes[:1])]
         return Executables(self.jobs(), list(dict.fromkeys(essential)), progress, on_built)
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; "logits", where prompts
-        have any; ("encode", shape), where there is an encoder; ("propose", rows), where something learnt drafts;
-        ("read", tokens) and "allocate_draft", where that is a model; ("sum_hidden", tokens), where embeddings are
-        means; and "allocate_adapters" and "place_adapter", where there may be adapters.
+        have any; ("encode", shape), where there is an encoder; ("see", shape) and "allocate_images", where it sees;
+        ("propose", rows), where something learnt drafts; ("read", tokens) and "allocate_draft", where that is a model;
+        ("sum_hidden", tokens), where embeddings are means; and "allocate_adapters" and "place_adapter", where there may
+        be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -252,8 +273,11 @@ class Compiler:
             lower |= {"allocate_adapters": self.lower_allocate_adapters, "place_adapter": self.lower_place_adapter}
         if shapes.draft_model:
             lower["allocate_draft"] = self.lower_allocate_draft
+        if shapes.sees:
+            lower["allocate_images"] = self.lower_allocate_images
         lower |= {("write_masks", slots): partial(self.lower_write_masks, slots) for slots in shapes.mask_writes}
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
+        lower |= {("see", shape): partial(self.lower_see, shape) for shape in shapes.see_shapes()}
         for shape in shapes.step_shapes():
             lower["backbone", shape] = partial(self.lower_backbone, shape)
             lower["sample", shape.samples, True] = partial(self.lower_sample, shape.samples, True)

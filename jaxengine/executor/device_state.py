@@ -16,6 +16,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import Executables
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.feature_decoder import Features
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.functions import Adapters
 from jaxengine.step.sampler_slot import SamplerSlot
@@ -25,7 +26,8 @@ LEFT_OUT = np.empty(0, np.int8)  # in place of an adapter's array that is zeros
 
 
 class DeviceState:
-    """The caches, the slots' state, the sampler's, and the stacks of adapters; and what the last step has left.
+    """The caches, the slots' state, the sampler's, the stacks of adapters, and the pool of images; and what the last
+    step has left.
 
     Args:
         told: is called with each launch, its number first, before it happens.
@@ -45,6 +47,7 @@ class DeviceState:
         self.sampler_state: Any = None
         self.adapters: Adapters = {}
         self.draft_layers: Any = None
+        self.pool: Any = None  # [image rows, (1 + deepstack)·h], of a model that sees
         self.packed_samples: Any = None  # i32 [fields, padded N], of the last step
         self.hidden: Any = None  # [padded N, h], of its samples
         self.all_hidden: Any = None  # [T, h], of all its tokens if it is ragged
@@ -82,6 +85,14 @@ class DeviceState:
         self.draft_layers = None
         self.draft_layers = self.executables[name]()
 
+    def _allocate_images(self, name: Hashable) -> None:
+        self.pool = None
+        self.pool = self.executables[name]()
+
+    def _see(self, name: tuple[str, EncodeShape], *arrays: np.ndarray) -> None:
+        """`arrays` are patches, fields and rows, see `step/see.py`."""
+        self.pool = self.executables[name](self.model.tower_leaves, self.pool, *map(self._put, arrays))
+
     def _encode(self, name: tuple[str, StepShape], buffer: np.ndarray) -> None:
         leaves, adapters = self.model.encoder_leaves, self._adapters_of(name[1])
         self.layers, self.slot_state = self.executables[name](
@@ -91,9 +102,10 @@ class DeviceState:
     def _backbone(self, name: tuple[str, StepShape], buffer: np.ndarray) -> tuple[Array, Array, Array | None]:
         """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
         leaves, adapters = self.model.leaves[name[1].adapters], self._adapters_of(name[1])
+        seen = [self.pool] if name[1].sight.images else []
         self.packed_samples = self.hidden = self.all_hidden = None  # as above
         self.layers, self.slot_state, *outputs = self.executables[name](
-            leaves, adapters, self.layers, self.slot_state, self._put(buffer)
+            leaves, adapters, self.layers, self.slot_state, self._put(buffer), *seen
         )
         self.packed_samples, self.hidden, self.all_hidden = outputs
         return self.packed_samples, self.hidden, self.all_hidden
@@ -170,7 +182,9 @@ LAUNCHES: Mapping[str, Callable[..., Any]] = {
     "allocate": DeviceState._allocate,
     "allocate_adapters": DeviceState._allocate_adapters,
     "allocate_draft": DeviceState._allocate_draft,
+    "allocate_images": DeviceState._allocate_images,
     "encode": DeviceState._encode,
+    "see": DeviceState._see,
     "backbone": DeviceState._backbone,
     "sample": DeviceState._sample,
     "score": DeviceState._score,

@@ -23,6 +23,8 @@ from jaxengine.executor.executables import Progress
 from jaxengine.executor.followers import Everywhere, Followers
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
+from jaxengine.executor.shapes import AnyShape
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
@@ -33,6 +35,8 @@ from jaxengine.step.prompt_logits import PromptLogits
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, counts_tokens, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
+from jaxengine.step.see import Encode, in_calls, seeing
+from jaxengine.step.sight import SequenceSight
 from jaxengine.step.upload import SlotFields, Upload
 
 
@@ -98,6 +102,8 @@ class Runner:
             self.state.launch("allocate_adapters")
         if self.draft:
             self.draft.reset()
+        if self.shapes.sees:
+            self.state.launch("allocate_images")
         self.mirror.reset()
         self.masks.reset()
 
@@ -119,8 +125,12 @@ class Runner:
             self._logits(np.zeros((1, self.shapes.spec.hidden_size), self.shapes.dtype))
         jax.block_until_ready((self.state.slot_state, self.state.layers, self.state.adapters))
 
-    def _first_run(self, shape: StepShape) -> None:
+    def _first_run(self, shape: AnyShape) -> None:
         """Run every executable of `shape` on padding."""
+        if isinstance(shape, EncodeShape):
+            self._see(shape, [])
+            jax.block_until_ready(self.state.pool)
+            return
         buffer = Upload(shape, self.shapes.slots, self.shapes.table_width).buffer
         state, names, unused = self.state, self.shapes.names(shape), np.zeros(shape.tokens, np.int32)
         results: list[Array] = []
@@ -146,6 +156,7 @@ class Runner:
         self._place_adapters(plan.placements)
         for sequence in plan.admitted:
             self._fill_slot(sequence)
+        self._encode_images(plan.encodes)
         if plan.encoder_rows:
             shape = self.buckets.encode(plan)
             self.state.launch(("encode", shape), self._upload(shape, plan.encoder_rows).buffer)
@@ -154,6 +165,18 @@ class Runner:
         upload.add_samples(samples, self.fields)
         outputs = self.state.launch(("backbone", shape), upload.buffer)
         return BackboneLaunch(plan, shape, samples, upload.greedy, *outputs)
+
+    def _encode_images(self, encodes: Items[Encode]) -> None:
+        """Pictures of any requests together, in as few calls as hold them."""
+        vision = self.shapes.spec.vision
+        for needed, call in in_calls(vision, encodes, self.buckets.see_shapes[-1]) if vision else ():
+            self._see(self.buckets.see(needed), call)
+
+    def _see(self, shape: EncodeShape, encodes: Items[Encode]) -> None:
+        vision = self.shapes.spec.vision
+        assert vision is not None
+        arrays = seeing(vision, shape, self.shapes.dtype, self.shapes.limits.image_rows, encodes)
+        self.state.launch(("see", shape), *arrays)
 
     def write_masks(self, samples: Samples, rows: list[Row], masks: np.ndarray) -> None:
         """Before `launch_sample`: what may be sampled in `rows`, i32 [N, ⌈V/32⌉]. First come the masks of what each row
@@ -276,7 +299,7 @@ class Runner:
         """A sequence took a slot: its page-table row starts anew, and so does what the sampler remembers."""
         assert sequence.slot is not None
         self.mirror.clear(sequence.slot)
-        self.fields.fill(sequence)
+        self.fields.fill(sequence, SequenceSight.of(sequence, self.shapes.spec.vision, self.shapes.sight(ragged=True)))
         self._fill_sampler(sequence)
 
     def _fill_sampler(self, sequence: Sequence) -> None:

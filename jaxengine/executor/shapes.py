@@ -7,9 +7,12 @@ from jaxengine.architecture.adaptation import AdapterShapes
 from jaxengine.architecture.drafter import DrafterLayers, DrafterSpec, DraftModel, Eagle
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
-from jaxengine.step.buffer import StepShape
+from jaxengine.step.buffer import NO_SIGHT, Sight, StepShape
 from jaxengine.step.draft_functions import DraftShape
+
+AnyShape = StepShape | EncodeShape
 
 BLOCK = 32  # tokens: ragged steps are whole blocks
 
@@ -71,17 +74,39 @@ class Shapes:
         return len(self.limits.windows)
 
     @property
+    def sees(self) -> bool:
+        return self.spec.vision is not None
+
+    @property
+    def pool_width(self) -> int:
+        """Numbers that the pool keeps of each of an image's tokens."""
+        return (1 + self.spec.vision.deepstack) * self.spec.hidden_size if self.spec.vision else 0
+
+    def sight(self, ragged: bool) -> Sight:
+        """What a step uploads because the model sees. Behind prompts there are no images, but what they have done to
+        rope positions stays.
+        """
+        vision = self.spec.vision
+        if vision is None:
+            return NO_SIGHT
+        turned = any(kind.rope is not None and kind.rope.axes for kind in self.spec.kinds)
+        if not ragged:
+            return Sight(axes=int(turned))
+        return Sight(images=True, horizon=vision.horizon != "token", axes=3 * turned)
+
+    @property
     def mask_writes(self) -> list[int]:
         """How many masks one call writes: a few, or all of a step."""
         return sorted({min(8, self.slots), max(self.slots, self.guess_masks)})
 
     def decode(self, rows: int) -> StepShape:
-        return StepShape(tokens=rows, rows=rows, samples=rows, updates=rows * self.tables, ragged=False)
+        updates, sight = rows * self.tables, self.sight(ragged=False)
+        return StepShape(tokens=rows, rows=rows, samples=rows, updates=updates, ragged=False, sight=sight)
 
     def mixed(self, tokens: int) -> StepShape:
         rows = self.limits.rows_of(tokens)
-        updates = (tokens // self.page_size + rows) * self.tables
-        return StepShape(tokens=tokens, rows=rows, samples=rows, updates=updates, ragged=True)
+        updates, sight = (tokens // self.page_size + rows) * self.tables, self.sight(ragged=True)
+        return StepShape(tokens=tokens, rows=rows, samples=rows, updates=updates, ragged=True, sight=sight)
 
     def verify(self, tokens: int) -> StepShape:
         """A mixed step with a sample of each token. Where a step can have so many rows it is the very same."""
@@ -111,6 +136,10 @@ class Shapes:
     def encode_shapes(self) -> list[StepShape]:
         return self.for_adapters([self.encode(tokens) for tokens in self.limits.encode_buckets])
 
+    def see_shapes(self) -> list[EncodeShape]:
+        """Of calls that encode pictures, the smallest first."""
+        return list(self.limits.see_shapes(self.spec.vision))
+
     def step_shapes(self) -> list[StepShape]:
         """Of every step, those that pay most to have first: a lone request's decode before a large batch's, steps that
         verify before prompts, and with adapters, which serve a step that has none too.
@@ -139,10 +168,12 @@ class Shapes:
         decode = (self.decode(limits.max_batch_size), self.decode(limits.decode_buckets[0]))
         return self.for_adapters([*mixed, *decode])
 
-    def names(self, shape: StepShape) -> list[Any]:
+    def names(self, shape: AnyShape) -> list[Any]:
         """The executables a step of `shape` may call. What proposes drafts belongs to a decode step of as many rows,
         and what reads for a draft model to a mixed step of as many tokens.
         """
+        if isinstance(shape, EncodeShape):
+            return [("see", shape)]
         if not shape.samples:
             return [("encode", shape)]
         step = [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False)]

@@ -1,6 +1,6 @@
 """A model as it is compiled and launched: the functions of a step, and the arrays that each is given."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from jax import Array
@@ -19,9 +19,11 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.feature_decoder import FeatureDecoder
 from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
+from jaxengine.model.vision.encoder import VisionEncoder
 from jaxengine.ops import Ops
 from jaxengine.step.draft_functions import Draft
 from jaxengine.step.functions import Adapters, Backbone, Encode
+from jaxengine.step.see import See
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class StepModel:
     adapters: the abstract stacks that those with adapters take besides.
     drafter: heads that draft, if that is what drafts.
     draft: likewise a model that does or EAGLE's layers, with its leaves.
+    see: the tower, of a model that sees, with its leaves.
     """
 
     backbones: dict[bool, Backbone]
@@ -43,6 +46,8 @@ class StepModel:
     drafter: Drafter | None
     draft: Draft | None
     draft_leaves: list[Array]
+    see: See | None = None
+    tower_leaves: list[Array] = field(default_factory=list)
 
     @classmethod
     def build(
@@ -82,4 +87,9 @@ class StepModel:
             draft, draft_leaves = Draft.of(eagle, page_size)
         elif shapes.drafter:
             drafter = drafter_of(shapes.drafter, spec, parameters.get, head)
-        return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter, draft, draft_leaves)
+        see: See | None = None
+        tower_leaves: list[Array] = []
+        if spec.vision:
+            see, tower_leaves = See.of(VisionEncoder(spec, parameters, device, ops), page_size)
+        seen = see, tower_leaves
+        return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter, draft, draft_leaves, *seen)

@@ -17,6 +17,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
+from jaxengine.model.image_rows import ImageRows
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
@@ -80,23 +81,30 @@ class Decoder(nnx.Module):
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
-    def __call__(self, ids: Array, layers: Layers, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
+    def __call__(
+        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: ImageRows | None = None
+    ) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
         There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
         layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches.
         """
-        hidden, layers, _ = self.tapped(ids, layers, batches, ())
+        hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
         return hidden, layers
 
     def tapped(
-        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], taps: Sequence[int]
+        self,
+        ids: Array,
+        layers: Layers,
+        batches: Sequence[StepBatch],
+        taps: Sequence[int],
+        images: ImageRows | None = None,
     ) -> tuple[Array, Layers, list[Array]]:
         """The same, and the residual streams [T, hidden] in front of the layers `taps`, of which the last may be one
         more than there are.
         """
         batch = batches[0]
-        stream = ResidualStream(self.embedding(ids, batch.position))  # [T, hidden]
+        stream = ResidualStream(self.embedding(ids, batch.position, images))  # [T, hidden]
         dtype = stream.x.dtype
         ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
         rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
@@ -111,6 +119,8 @@ class Decoder(nnx.Module):
             bias = biases[i % len(biases)]
             stream, keys, values = run_layer(layer, stream, *caches[cache], rope, bias, batches[table])
             caches[cache] = (keys, values)
+            if images is not None:
+                stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
         if len(self.layers) in taps:
             tapped.append(ResidualStream(x, branch).sum())

@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.model.image_rows import ImageRows
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops.weight import Weight
@@ -17,7 +18,7 @@ PADDING = float(jnp.finfo(jnp.float32).min)
 
 
 class Embedding(nnx.Module):
-    """ids [T] at positions [T] → [T, hidden]."""
+    """ids [T] at positions [T] → [T, hidden]. Rows of images stand in for scaled embeddings, and are not scaled."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         self.rows = nnx.Param(get("embedding"))
@@ -27,13 +28,15 @@ class Embedding(nnx.Module):
         self.positions = nnx.Param(get("positions")) if spec.embedding.positions else None
         self.norm = Norm.named("embedding_norm", spec.norm, get) if spec.embedding.norm else None
 
-    def __call__(self, ids: Array, position: Array) -> Array:
+    def __call__(self, ids: Array, position: Array, images: ImageRows | None = None) -> Array:
         weight: Weight = self.rows.get_value()
         x = weight.rows(ids)  # [T, width]
         if self.scale != 1:
             x = x * jnp.asarray(self.scale, x.dtype)  # Gemma rounds the factor to the weights' type
         if self.project is not None:
             x = self.project(x)
+        if images is not None:
+            x = images.embedded(x)
         if self.positions is not None:
             x = x + self.positions[...][position]
         return x if self.norm is None else self.norm(x)

@@ -13,6 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.drafter import DRAFTER, Eagle
 from jaxengine.model.decoder import Decoder, Layers
+from jaxengine.model.image_rows import ImageRows
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops import StepBatch
@@ -49,9 +50,11 @@ class FeatureDecoder(nnx.Module):
         self.taps = spec.taps
         self.fusion = Fusion(spec, parameters) if spec.taps else None
 
-    def __call__(self, ids: Array, layers: Layers, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
+    def __call__(
+        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: ImageRows | None = None
+    ) -> tuple[Array, Layers]:
         *pairs, kept = layers
-        hidden, caches, tapped = self.decoder.tapped(ids, pairs, batches, self.taps)
+        hidden, caches, tapped = self.decoder.tapped(ids, pairs, batches, self.taps, images)
         features = hidden if self.fusion is None else self.fusion(tapped)
         return hidden, [*caches, (write(kept[0], features, batches[0]),)]  # type: ignore[list-item]
 

@@ -74,6 +74,8 @@ class ComputeOptions:
     max_batch_total_tokens: tokens the page pool holds, and more of long texts where layers have windows; a request of a
         state space takes max_total_tokens of them.
     max_batch_size: rows of a step, and so requests that run at once.
+    max_image_patches: rounded up to whole tiles where a model cuts pictures into tiles of one size.
+    image_cache_tokens: rows of the pool of images; no fewer than the largest picture may have.
     dtype: of weights, activations and cache, where the next two say nothing else.
     quantize: the format of the layers' projections, see `jaxengine/weights/quantization.py`.
     """
@@ -180,6 +182,18 @@ class ComputeOptions:
         values.whole(1),
         "most tokens the KV cache holds; what memory allows if not given",
         after="max_batch_prefill_tokens",
+    )
+    max_image_patches: int | None = option(
+        None,
+        values.whole(1, 1 << 20),
+        "squares of pixels of the largest image, and of all that one step encodes; 16384, or 17 tiles, if not given",
+        after="max_image_pixels",
+    )
+    image_cache_tokens: int | None = option(
+        None,
+        values.whole(1, 1 << 24),
+        "tokens of encoded images that the device keeps; room for two of the largest, at least 8192, if not given",
+        after="max_image_patches",
     )
 
 

@@ -1,11 +1,14 @@
 """What options left open mean for a model and a device: limits, buckets and storage types."""
 
+import math
 from dataclasses import replace
 
 from jaxengine.architecture.drafter import DrafterSpec
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.cache.limits import Limits
+from jaxengine.architecture.picture import tile_rows
+from jaxengine.architecture.vision import Vision
+from jaxengine.cache.limits import Limits, see_shapes
 from jaxengine.device import DeviceTraits
 from jaxengine.options.speculation import LEARNT, OWN_FIELDS, Speculation
 from jaxengine.options.table import EngineOptions
@@ -25,6 +28,10 @@ CPU_VERIFY, GPU_VERIFY = (4, 8, 16, 32, 64), (16, 32, 64, 128)
 Buckets = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 CPU_BUCKETS: Buckets = (CPU_DECODE, CPU_MIXED, CPU_VERIFY)
 GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
+# Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches.
+IMAGE_PATCHES, IMAGE_TILES, LARGE_TILE = 16384, 17, 1024
+IMAGE_ROWS = 8192
+PROMPT_TOKENS = 256  # beside a picture, of a prompt that must be computed in one step
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
 
 
@@ -38,7 +45,8 @@ def derive_limits(
         raise ValueError(f"max_total_tokens {total} is more than the model's {spec.max_positions} positions")
     decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
-    budget = _whole_blocks(max(options.max_batch_prefill_tokens or mixed[-1], rows))
+    budget = _whole_blocks(max(options.max_batch_prefill_tokens or _prompts(mixed[-1], rows, spec.vision), rows))
+    patches = _image_patches(options, spec.vision) if spec.vision else 0
     speculation = resolve_speculation(options, drafter)
     drafts = (speculation.num_speculative_tokens or 0) if speculation else 0
     return Limits(
@@ -50,7 +58,42 @@ def derive_limits(
         draft_tokens=drafts,
         windows=LayerGroups.of(spec).windows,
         page_size=total if spec.state_space else options.page_size,
+        image_patches=patches,
+        image_rows=_image_rows(options, spec.vision, patches) if spec.vision else 0,
     )
+
+
+def _prompts(usual: int, rows: int, vision: Vision | None) -> int:
+    """Tokens of a step, of which `rows` may decode: an image whose tokens see each other must be computed in one."""
+    if vision is None or vision.horizon == "token" or not vision.tile:
+        return usual
+    down, across = vision.tile
+    text = PROMPT_TOKENS if vision.horizon == "prompt" else 0
+    return max(usual, rows + tile_rows(vision, (down, across)) + text)
+
+
+def _image_patches(options: EngineOptions, vision: Vision) -> int:
+    """Patches of the largest picture, in whole tiles where these have one size."""
+    tile = math.prod(vision.tile) if vision.tile else 1
+    asked = options.max_image_patches
+    if asked is not None:
+        return -(-asked // tile) * tile
+    if vision.pinpoints:
+        return tile + max(height * width for height, width in vision.pinpoints) // vision.patch**2
+    most = IMAGE_PATCHES // tile
+    return tile * (max(most, IMAGE_TILES) if 1 < tile <= LARGE_TILE else max(most, 1))
+
+
+def _image_rows(options: EngineOptions, vision: Vision, patches: int) -> int:
+    """Rows of the pool. Raises ValueError where the largest picture has more."""
+    largest = see_shapes(vision, patches)[-1].rows
+    asked = options.image_cache_tokens
+    if asked is not None and asked < largest:
+        raise ValueError(
+            f"image_cache_tokens {asked} cannot hold the {largest} tokens that an image of max_image_patches {patches} "
+            "may have"
+        )
+    return asked or max(2 * largest, IMAGE_ROWS)
 
 
 def _whole_blocks(tokens: int) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle
 from jaxengine.architecture.layer_groups import LayerGroups
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # host memory is shared with every other program, and a pool of zeros takes all of it at once
 ADDRESSES = 2**31  # elements of a cache of one byte each
+CALLS_AHEAD = 2  # of the tower: one of a step that is launched, and one of the step before it
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
 
 
@@ -59,6 +61,7 @@ def temporary_bytes(compiler: Compiler) -> int:
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
         *[partial(compiler.lower_propose, rows) for rows in filter(shapes.proposes, shapes.limits.decode_buckets)][-1:],
         *([partial(compiler.lower_read, tokens)] if shapes.draft_model else []),
+        *(partial(compiler.lower_see, shape) for shape in shapes.see_shapes()[-1:]),
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:
         analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
@@ -84,6 +87,15 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
     return sum(math.prod(each.shape) * each.dtype.itemsize for each in state)
 
 
+def image_bytes(limits: Limits, spec: ModelSpec, dtype: str) -> int:
+    """Bytes of the pool of images on each device, and of the patches of two calls of the tower."""
+    if spec.vision is None:
+        return 0
+    row = (1 + spec.vision.deepstack) * spec.hidden_size
+    patches = CALLS_AHEAD * limits.see_shapes(spec.vision)[-1].patches * spec.vision.patch_values
+    return (limits.image_rows * row + patches) * jnp.dtype(dtype).itemsize
+
+
 @dataclass(frozen=True)
 class Demand:
     """Bytes that a model and its limits take on each device.
@@ -93,6 +105,7 @@ class Demand:
     temporaries: what the largest step needs besides its arguments.
     tuning: what compiling needs while requests are served: XLA times each product, on operands of its own.
     page: one page, in all caches that have a part of it.
+    images: the pool of encoded images, and patches on their way to the tower.
     """
 
     weights: int
@@ -102,11 +115,13 @@ class Demand:
     temporaries: int
     tuning: int
     page: int
+    images: int = 0
 
     @property
     def fixed(self) -> int:
         """All but pages."""
-        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries + self.tuning
+        held = self.weights + self.drafter + self.adapters + self.sampler + self.images
+        return held + self.temporaries + self.tuning
 
 
 def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, demand: Demand) -> int:

@@ -46,6 +46,7 @@ from jaxengine.startup.memory import (
     clamp_total,
     draft_page_bytes,
     fitting_pages,
+    image_bytes,
     page_bytes,
     pool_pages,
     sampler_bytes,
@@ -252,6 +253,7 @@ class Setup:
             tuning=0 if self.device.on_host else tuning_bytes(largest_bytes(self._weights()), self.place.memory_bytes),
             page=page_bytes(self.spec, page, self.cache_dtype, devices)
             + draft_page_bytes(self.drafter, page, self.dtype, devices),
+            images=image_bytes(limits, self.spec, self.dtype),
         )
 
     def _weights(self) -> dict[str, Any]:

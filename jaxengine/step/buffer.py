@@ -3,7 +3,7 @@ unpacks them.
 
 One packed transfer costs a tenth of nine separate ones (85 against 858 µs, JAX 0.10.2). Floats travel as their bits.
 Rows and samples stand apart: a row is what attention needs to know of a sequence, a sample is what the sampler needs to
-know of one position of a row. A row may have no sample, one or several.
+know of one position of a row. A row may have no sample, one or several. A model that sees has one section more.
 Legend: T tokens, R rows, N samples, U page-table updates.
 """
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+NO_IMAGE = -1  # the image row of a token that has an embedding
 NO_GUESS = -1  # the guess of a sample for which there is none: no sampled id equals it
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
 
@@ -85,6 +86,46 @@ class TableUpdates(NamedTuple):
     page: Array
 
 
+class SightFields(NamedTuple):
+    """i32; what a model that sees must know of tokens besides. None where it has no use for a field."""
+
+    image_row: Array | None  # [T], the row of the pool that stands in for its embedding, or NO_IMAGE
+    horizon: Array | None  # [T], the last key that it sees and one more; 0 for its own
+    rope: Array | None  # [3, T] by time, row and column; of a step that is not ragged [1, T], alike on all axes
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which of the `SightFields` a step uploads.
+
+    images, horizon: whether it has these.
+    axes: how many rope positions a token has beside its own; 0 = none.
+    """
+
+    images: bool = False
+    horizon: bool = False
+    axes: int = 0
+
+    @property
+    def of_token(self) -> int:
+        """Numbers of a token."""
+        return self.images + self.horizon + self.axes
+
+    def fields(self, packed: Array) -> SightFields:
+        """i32 [of_token · T] → the fields."""
+        lines = packed.reshape(self.of_token, -1)
+        first = self.images + self.horizon
+        return SightFields(
+            lines[0] if self.images else None,
+            lines[first - 1] if self.horizon else None,
+            lines[first:] if self.axes else None,
+        )
+
+
+BLIND = SightFields(None, None, None)
+NO_SIGHT = Sight()
+
+
 class Sections(NamedTuple):
     """The buffer in parts; of a NumPy buffer they are views."""
 
@@ -93,6 +134,7 @@ class Sections(NamedTuple):
     rows: RowFields
     samples: Array  # i32 [fields, N], see `unpack_samples`
     updates: TableUpdates
+    sight: SightFields
 
 
 TOKEN, PREVIOUS = (SampleFields._fields.index(name) for name in ("token", "previous"))
@@ -104,7 +146,7 @@ class StepShape:
     """Sizes of a step's sections, padding included. A step of the encoder has no samples.
 
     Without `ragged` each row is one token and has one sample: T = R = N, in the same order. Without `adapters` no row
-    may have one.
+    may have one. `sight` is of a model that sees.
     """
 
     tokens: int
@@ -113,6 +155,7 @@ class StepShape:
     updates: int
     ragged: bool
     adapters: bool = False
+    sight: Sight = NO_SIGHT
 
     @property
     def size(self) -> int:
@@ -123,17 +166,18 @@ class StepShape:
         """Where each section of the buffer ends."""
         tokens, rows = len(TokenFields._fields) * self.tokens, len(RowFields._fields) * self.rows
         samples, updates = len(SampleFields._fields) * self.samples, len(TableUpdates._fields) * self.updates
-        return list(accumulate((1, tokens, rows, samples, updates)))
+        return list(accumulate((1, tokens, rows, samples, updates, self.sight.of_token * self.tokens)))
 
     def sections(self, packed: Array) -> Sections:
         """i32 [size] → its sections."""
-        real, tokens, rows, samples, _ = self._ends
+        real, tokens, rows, samples, updates, _ = self._ends
         return Sections(
             packed[0],
             TokenFields(*packed[real:tokens].reshape(-1, self.tokens)),
             RowFields(*packed[tokens:rows].reshape(-1, self.rows)),
             packed[rows:samples].reshape(len(SampleFields._fields), self.samples),
-            TableUpdates(*packed[samples:].reshape(-1, self.updates)),
+            TableUpdates(*packed[samples:updates].reshape(-1, self.updates)),
+            self.sight.fields(packed[updates:]) if self.sight.of_token else BLIND,
         )
 
 

@@ -19,6 +19,7 @@ from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.drafter import Drafter
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.image_rows import ImageRows
 from jaxengine.ops import StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.step import sampling
@@ -28,6 +29,7 @@ from jaxengine.step.buffer import (
     TOKEN,
     RowFields,
     SampleFields,
+    SightFields,
     StepShape,
     TokenFields,
     unpack_samples,
@@ -64,14 +66,15 @@ class Unpacked(NamedTuple):
     table: Array
     slot: Array  # i32 [T], the sink for padding
     slots: int  # S+1
+    sight: SightFields
 
     @classmethod
     def of(cls, shape: StepShape, slot_state: SlotState, packed: Array) -> "Unpacked":
-        real, tokens, rows, packed_samples, updates = shape.sections(packed)
+        real, tokens, rows, packed_samples, updates, sight = shape.sections(packed)
         table = slot_state.table.at[updates.row, updates.column].set(updates.page, mode="drop")
         slots = slot_state.latest.id.shape[0]
         slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
-        return cls(real, tokens, rows, packed_samples, table, slot, slots)
+        return cls(real, tokens, rows, packed_samples, table, slot, slots, sight)
 
     def per_token(self, of_row: Array) -> Array:
         """[R] → [T], 0 for padding."""
@@ -86,6 +89,7 @@ class Unpacked(NamedTuple):
             of_tokens = AdapterTokens.of(jnp.where(number > 0, number - 1, slots), slots)
         position, rope_length = self.tokens.position, self.per_token(self.rows.rope_length)
         entry, offset = position // page_size, position % page_size
+        rope = self.sight.rope
         return [
             StepBatch(
                 position=position,
@@ -97,6 +101,8 @@ class Unpacked(NamedTuple):
                 tokens=self.real,
                 ragged=shape.ragged,
                 adapters=of_tokens,
+                rope_position=rope if rope is None or shape.sight.axes > 1 else rope[0],
+                horizon=self.sight.horizon,
             )
             for first in range(0, self.table.shape[0], self.slots)
         ]
@@ -172,9 +178,12 @@ class Backbone(Split):
         layers: Layers,
         slot_state: SlotState,
         packed: Array,
+        pool: Array | None = None,
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
         """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
         [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens.
+
+        `pool` [rows, (1 + deepstack)·h] is what a model has seen, for a step whose tokens may be of images.
         """
         decoder: Decoder = self.merged(leaves, adapters)
         step = Unpacked.of(shape, slot_state, packed)
@@ -182,7 +191,10 @@ class Backbone(Split):
         if decoder.spec.encoder is not None:
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
-        hidden, layers = decoder(ids, layers, batches)
+        if pool is None or step.sight.image_row is None:
+            hidden, layers = decoder(ids, layers, batches)
+        else:
+            hidden, layers = decoder(ids, layers, batches, ImageRows.of(pool, step.sight.image_row))
         slot_state = slot_state._replace(table=step.table)
         if not shape.ragged:  # sample i is of token i
             return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids), hidden, None

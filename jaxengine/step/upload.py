@@ -15,6 +15,7 @@ from jaxengine.step.buffer import (
     LOOKS_BACK,
     MASKED,
     NO_GUESS,
+    NO_IMAGE,
     OVER_LENGTH,
     PENALISED,
     PROCESSED,
@@ -26,6 +27,7 @@ from jaxengine.step.buffer import (
 )
 from jaxengine.step.sampler_slot import needs_sampler_state
 from jaxengine.step.samples import Samples
+from jaxengine.step.sight import BLINDFOLD, SequenceSight
 
 
 class SlotFields:
@@ -42,10 +44,14 @@ class SlotFields:
         self.rows.slot[:] = self.samples.slot[:] = self.samples.mask[:] = np.arange(slots + 1)
         self.samples.guess[:] = NO_GUESS
         self.min_length = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
+        self.sights = [BLINDFOLD] * (slots + 1)
+        self.rope_shift = np.zeros(slots + 1, np.int32)
 
-    def fill(self, sequence: Sequence) -> None:
+    def fill(self, sequence: Sequence, sight: SequenceSight = BLINDFOLD) -> None:
         """`sequence` took its slot."""
         slot, params = sequence.slot, sequence.params
+        assert slot is not None
+        self.sights[slot], self.rope_shift[slot] = sight, sight.shift
         self.rows.rope_length[slot] = sequence.rope_length
         self.rows.encoder_length[slot] = len(sequence.encoder_input)
         self.rows.adapter[slot] = 0 if sequence.adapter_slot is None else sequence.adapter_slot + 1
@@ -66,11 +72,13 @@ class Upload:
     def __init__(self, shape: StepShape, sink_slot: int, table_width: int) -> None:
         self.buffer = np.zeros(shape.size, np.int32)
         sections = shape.sections(self.buffer)  # type: ignore[arg-type]
-        _, self.tokens, self.rows, self.packed_samples, self.updates = sections
+        _, self.tokens, self.rows, self.packed_samples, self.updates, self.sight = sections
         self.samples = _host_samples(self.packed_samples)  # type: ignore[arg-type]
         self.tokens.row[:] = shape.rows
         self.rows.slot[:] = self.samples.slot[:] = self.samples.mask[:] = sink_slot
         self.updates.column[:] = table_width
+        if self.sight.image_row is not None:
+            self.sight.image_row[:] = NO_IMAGE
 
     def add_rows(self, rows: list[Row], slots: SlotFields) -> None:
         """The rows of a plan, in order. What depends on a row is gathered by NumPy, unless the row feeds known ids."""
@@ -89,6 +97,22 @@ class Upload:
             if row.of_encoder or row.start < len(row.sequence.tokens):
                 known = row.ids
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
+        self._add_sight(rows, end.tolist(), slots)
+
+    def _add_sight(self, rows: list[Row], ends: list[int], slots: SlotFields) -> None:
+        """What a model that sees must know besides. Of tokens that are not ragged that is one number each."""
+        image_row, horizon, rope = self.sight
+        if rope is not None and len(rope) == 1:
+            rope[0, : len(rows)] = self.tokens.position[: len(rows)] + slots.rope_shift[self.rows.slot[: len(rows)]]
+            return
+        for row, end in zip(rows, ends, strict=True):
+            sight, here = slots.sights[row.sequence.slot or 0], slice(end - row.count, end)
+            if image_row is not None and row.sequence.images:
+                image_row[here] = row.image_rows
+            if horizon is not None:
+                horizon[here] = sight.horizons(row.start, row.count)
+            if rope is not None:
+                rope[:, here] = sight.rope_positions(row.start, row.count)
 
     def add_samples(self, samples: Samples, slots: SlotFields) -> None:
         """The samples of the rows that were added, in order; at most as many as the shape has."""
