@@ -23,6 +23,8 @@ ENGINE_COUNTERS = (
     "grammar_refusals",
     "grammar_compile_seconds",
     "grammar_mask_seconds",
+    "images_encoded",
+    "images_reused",
 )
 PAGE_STATES = ("used", "cached", "free")
 

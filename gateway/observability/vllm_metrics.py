@@ -172,6 +172,8 @@ class VllmMetrics(MetricsSink):
         yield self._counter("generation_tokens", lambda stats: stats.generated_tokens)
         yield self._counter("prefix_cache_queries", _prompt_tokens)
         yield self._counter("prefix_cache_hits", lambda stats: stats.cached_prompt_tokens)
+        yield self._counter("mm_cache_queries", lambda stats: stats.images_encoded + stats.images_reused)
+        yield self._counter("mm_cache_hits", lambda stats: stats.images_reused)
         yield self._counter("num_preemptions", lambda stats: stats.preemptions)
 
     def _draft_counters(self) -> Iterator[Metric]:

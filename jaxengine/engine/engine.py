@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jaxengine.architecture.vision import Vision
 from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.answers import Answers
 from jaxengine.engine.constraints import Constraints, finish_of
@@ -25,6 +26,7 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.request.checks import check_request
 from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.image_checks import check_images
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Request, Sequence
@@ -79,6 +81,7 @@ class Engine:
         """Set the counters of `stats` to zero."""
         self.steps = self.step_failures = 0
         self.answers.start_counting()
+        self.scheduler.images.start_counting()
         self.compiles_at_start = COMPILES.unexpected
         if self.speculator:
             self.speculator.start_counting()
@@ -86,6 +89,11 @@ class Engine:
     @property
     def speculator(self) -> Speculator | None:
         return self.scheduler.speculator
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the model sees; None where it does not."""
+        return self.runner.shapes.spec.vision
 
     @property
     def steps_on_host(self) -> bool:
@@ -151,6 +159,7 @@ class Engine:
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
             **gauges(self.scheduler, self.preparation.waiting.values()),
+            **self.scheduler.images.stats(),
             **self.constraints.stats(),
             **(self.speculator.stats() if self.speculator else {}),
         )
@@ -167,6 +176,8 @@ class Engine:
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
         check_request(request, self.description)
+        check_images(request, self.description, self.vision)
+        self.scheduler.check(request)
         self.adapter_registry.check(request.adapter)
         self.constraints.check(request)
 
@@ -201,7 +212,8 @@ class Engine:
 
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
-        self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
+        start_token, image_token = self.description.decoder_start_token_id, self.description.image_token_id
+        self.live[request.id] = sequence = Sequence(request, self.arrivals, start_token, image_token=image_token)
         self.preparation.begin(sequence)
 
     def _schedule(self, sequence: Sequence) -> None:

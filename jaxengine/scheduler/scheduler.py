@@ -30,7 +30,7 @@ from jaxengine.request.sequence import PageTable, Request, Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.drafting import Drafting
 from jaxengine.scheduler.fair_queue import FairQueue
-from jaxengine.scheduler.sight import Sight, blind
+from jaxengine.scheduler.image_planner import ImagePlanner, no_images
 from jaxengine.speculation.speculator import Speculator
 
 MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
@@ -46,7 +46,7 @@ class Scheduler:
             the rotary frequencies (`ModelSpec.rope_switch_length`); 0 = never.
         adapters: how many the device holds at a time, and so how many a step can mix.
         speculator: drafts what steps verify; None without speculation.
-        sight: of a model that sees: the images of prompts.
+        images: of prompts, where the model sees.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Scheduler:
         rope_switch_length: int = 0,
         adapters: int = 0,
         speculator: Speculator | None = None,
-        sight: Sight | None = None,
+        images: ImagePlanner | None = None,
     ) -> None:
         self.tables = tables
         self.adapters = AdapterSlots(adapters)
@@ -68,7 +68,7 @@ class Scheduler:
         self.slots = slots
         self.rope_switch_length = rope_switch_length
         self.speculator = speculator
-        self.sight = sight or blind()
+        self.images = images or no_images()
         self.drafting = Drafting(tables, rope_switch_length)
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
@@ -94,7 +94,7 @@ class Scheduler:
 
     def check(self, request: Request) -> None:
         """Raises ValueError, naming field and limit, if no step will ever have room for what must not be cut."""
-        self.sight.check(request, self.token_budget - self.slots + 1)
+        self.images.check(request, self.token_budget - self.slots + 1)
 
     def _queue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda s: s.order)
@@ -188,7 +188,9 @@ class Scheduler:
     def _add_chunk(self, sequence: Sequence, plan: Plan) -> None:
         """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
         free = self.token_budget - plan.tokens
-        count = self.sight.take(sequence, sequence.computed, self._share(sequence, sequence.computed, free), free, plan)
+        count = self.images.take(
+            sequence, sequence.computed, self._share(sequence, sequence.computed, free), free, plan
+        )
         if count > 0:
             samples = sequence.computed + count == sequence.length
             plan.add(Row(sequence, sequence.computed, count, int(samples)))
@@ -203,7 +205,7 @@ class Scheduler:
                 start = row.start + row.count
                 left = row.sequence.length - start
                 more = min(self.token_budget - plan.tokens, left)
-                more = self.sight.take(row.sequence, start, more, more, plan)
+                more = self.images.take(row.sequence, start, more, more, plan)
                 row.count += more
                 row.samples = int(more == left)
                 plan.tokens += more
@@ -267,7 +269,7 @@ class Scheduler:
     def _may_see(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> bool:
         """Whether this step has room for the images that `sequence` begins with behind `prefix`."""
         start, free = len(prefix[0].pages) * self.pool.page_size, self.token_budget - plan.tokens
-        return self.sight.reach(sequence, start, self._share(sequence, start, free), free, plan) > 0
+        return self.images.reach(sequence, start, self._share(sequence, start, free), free, plan) > 0
 
     def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
         """Give `sequence` a slot and pages, and plan its encoder input and its first chunk."""
@@ -347,7 +349,7 @@ class Scheduler:
             if self.tables.windowed:
                 self.tables.release_behind_windows(sequence, written)
             if sequence.images:
-                self.sight.passed(sequence, written)
+                self.images.passed(sequence, written)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
@@ -365,7 +367,7 @@ class Scheduler:
         if reason is FinishReason.ERROR:
             sequence.nonfinite = True
             self.tables.forget(sequence)
-            self.sight.forget(sequence)
+            self.images.forget(sequence)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
@@ -392,7 +394,7 @@ class Scheduler:
         self.running, self.leaving = [], []
         self.pool.reset()
         self.adapters.reset()
-        self.sight.reset()
+        self.images.reset()
 
     def _vacate(self, sequence: Sequence) -> None:
         """Free slot and pages of `sequence`. Tokens that the host has read are kept, the others are forgotten."""
@@ -401,7 +403,7 @@ class Scheduler:
         if sequence.adapter_slot is not None:
             self.adapters.release(sequence.adapter_slot)
         self.tables.release(sequence)
-        self.sight.release(sequence)
+        self.images.release(sequence)
         sequence.slot = sequence.adapter_slot = None
         sequence.length = len(sequence.tokens)
         if sequence.beams:

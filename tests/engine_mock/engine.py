@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jaxengine.options.adapters import named_adapters
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.checks import check_resume
 from jaxengine.request.event import Beam, Event, FinishReason, Token
+from jaxengine.request.image_checks import check_spans
 from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sequence import Request
 from jaxengine.rpc.page_keys import cache_name, root_key
@@ -43,6 +45,8 @@ class MockEngine:
         self._prefixes = PrefixCache(options.prefix_pages, options.page_size)
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = self._steps = 0
         self._drafts = self._draft_tokens = 0
+        self._images: set[bytes] = set()  # digests of those that it has seen
+        self._images_encoded = self._images_reused = 0
         self._accepted = [0] * (options.tokens_per_step - 1)
         self._adapters: dict[str, ServedAdapter] = {}
         for adapter in named_adapters(options.lora_adapters):
@@ -74,7 +78,24 @@ class MockEngine:
             pooling=self.options.pooling,
             hidden_size=EMBEDDING,
             logits=self.options.logits,
+            **self._sight,
         )
+
+    @property
+    def _sight(self) -> dict[str, Any]:
+        """Fields of the description."""
+        options = self.options
+        if options.image_token_id is None:
+            return {}
+        return {
+            "image_token_id": options.image_token_id,
+            "image_horizon": "token",
+            "max_images": options.max_images,
+            "max_image_patches": options.max_image_patches,
+            "max_image_tokens": options.max_image_patches,
+            "patch_values": options.patch_values,
+            "patch_dtype": options.patch_dtype,
+        }
 
     @property
     def steps_on_host(self) -> bool:
@@ -102,10 +123,18 @@ class MockEngine:
             raise ValueError(f"adapter {request.adapter!r} is not served")
         if request.resume is not None:
             check_resume(request, request.resume, self.description)
+        check_spans(request, self.description)
         with self._lock:
             self._live[request.id] = self.live(request)
             self._prompt_tokens += len(request.prompt)
+            self._see(request)
         self._wake()
+
+    def _see(self, request: Request) -> None:
+        for image in request.images:
+            self._images_reused += image.digest in self._images
+            self._images_encoded += image.digest not in self._images
+            self._images.add(image.digest)
 
     def live(self, request: Request) -> Live:
         """A request that goes on with the adapter that it begins with, whatever is loaded later."""
@@ -180,7 +209,8 @@ class MockEngine:
         if self.options.prefix_pages:
             model = cache_name(self.description.model_id, self.description.revision)
             root = root_key(model, row.request.salt, digest_of(row.adapter) if row.adapter else b"")
-            row.cached_tokens = self._prefixes.read(root, row.request.prompt) * self.options.page_size
+            row.cached_tokens = self._prefixes.read(root, row.request.prompt, row.request.images)
+            row.cached_tokens *= self.options.page_size
             self._cached_tokens += row.cached_tokens
 
     def _prefill_seconds(self, rows: list[Live]) -> float:
@@ -213,6 +243,8 @@ class MockEngine:
             draft_tokens=self._draft_tokens,
             accepted_draft_tokens=tuple(self._accepted),
             queued_prefill_tokens=queued,
+            images_encoded=self._images_encoded,
+            images_reused=self._images_reused,
         )
 
     def advance(self, row: Live) -> Event:

@@ -22,5 +22,10 @@ class MockOptions:
     lora_adapters: tuple[str, ...] = ()
     pooling: str = "last"
     logits: bool = True
+    image_token_id: int | None = None  # it sees: every image that fits this description, whatever its shape
+    max_images: int = 4
+    max_image_patches: int = 4096
+    patch_values: int = 12
+    patch_dtype: str = "float32"
     prefix_pages: int = 0  # of prompts, that it remembers; 0 = no prefix cache
     prefill_seconds_per_page: float = 0.0  # that a step takes longer for each page, begun ones too, that is not cached

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from jaxengine.request.cached_pages import CachedPages
-from jaxengine.rpc.page_keys import page_key, short_key
+from jaxengine.rpc.page_keys import Span, page_key, seen_in, short_key
 
 
 class PrefixCache:
@@ -15,11 +15,12 @@ class PrefixCache:
         self.keys: OrderedDict[bytes, None] = OrderedDict()  # those used last at the end
         self._changed: set[bytes] = set()
 
-    def read(self, root: bytes, prompt: Sequence[int]) -> int:
+    def read(self, root: bytes, prompt: Sequence[int], images: Sequence[Span] = ()) -> int:
         """Have the pages of `prompt` from now on. How many of the first it had, but not those of the whole prompt."""
         keys = [root]
         for end in range(self.page_size, len(prompt) + 1, self.page_size):
-            keys.append(page_key(keys[-1], prompt[end - self.page_size : end]))
+            start = end - self.page_size
+            keys.append(page_key(keys[-1], prompt[start:end], seen_in(images, start, end)))
         del keys[0]
         had = next((i for i, key in enumerate(keys) if key not in self.keys), len(keys))
         for key in reversed(keys):

@@ -48,6 +48,7 @@ VLLM: dict[str, tuple[str, set[str], tuple[float, ...]]] = {
     "engine_sleep_state": ("gauge", {"sleep_state"}, ()),
     **{name: ("counter", set(), ()) for name in ("prompt_tokens", "prompt_tokens_cached", "generation_tokens")},
     **{name: ("counter", set(), ()) for name in ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions")},
+    **{name: ("counter", set(), ()) for name in ("mm_cache_queries", "mm_cache_hits")},
     **{name: ("counter", {"source"}, ()) for name in ("prompt_tokens_by_source", "prompt_tokens_cached_by_source")},
     "request_success": ("counter", {"finished_reason"}, ()),
     "iteration_tokens_total": ("histogram", set(), (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
@@ -80,6 +81,7 @@ async def scraped() -> list[tuple[str, str, float]]:
         await app.post("/generate", inputs="")
         await app.post("/v1/completions", prompt="lo", max_tokens=2, n=2)
         prefill = pb.Stats(step_prefill_tokens=8, step_decode_tokens=1, step_seconds=0.01, prompt_tokens=6)
+        prefill.images_encoded, prefill.images_reused = 3, 2
         prefill.cached_prompt_tokens, prefill.pages_total, prefill.pages_used, prefill.waiting = 2, 8, 2, 3
         metrics.observe_step(0, prefill)
         prefill.step_prefill_tokens, prefill.step_answered_tokens = 0, 7
@@ -96,6 +98,7 @@ async def test_vllms_series_carry_the_model_and_say_what_happened() -> None:
     assert samples["vllm:kv_cache_usage_perc", model] == 0.25
     assert samples["vllm:prompt_tokens_total", model] == 8
     assert samples["vllm:prefix_cache_hits_total", model] == 2
+    assert (samples["vllm:mm_cache_queries_total", model], samples["vllm:mm_cache_hits_total", model]) == (5, 2)
     ended = {
         reason: samples["vllm:request_success_total", f'engine="0",finished_reason="{reason}",model_name="mock/model"']
         for reason in ("stop", "length", "abort", "error")

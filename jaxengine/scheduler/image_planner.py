@@ -14,6 +14,7 @@ What a cached page holds of it was computed so, hence a chunk may begin in the m
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
+from typing import Any
 
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.architecture.vision import Horizon
@@ -23,7 +24,7 @@ from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Request, Sequence
 
 
-class Sight:
+class ImagePlanner:
     """
     Args:
         rows: of the device's pool.
@@ -35,7 +36,15 @@ class Sight:
         self.pool = ImagePool(rows)
         self.horizon = horizon
         self.fits = fits
+        self.start_counting()
+
+    def start_counting(self) -> None:
+        """Set the counters of `stats` to zero."""
         self.encoded = self.reused = 0  # images
+
+    def stats(self) -> dict[str, Any]:
+        """Fields of `Stats`."""
+        return {"images_encoded": self.encoded, "images_reused": self.reused}
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -145,9 +154,9 @@ class Sight:
             raise ValueError(f"{name} of {max(spans)} tokens is more than the {longest} that a step computes at once")
 
 
-def blind() -> Sight:
+def no_images() -> ImagePlanner:
     """Of a model that does not see."""
-    return Sight(0, "token", lambda _: False)
+    return ImagePlanner(0, "token", lambda _: False)
 
 
 def _missing(sequence: Sequence, start: int, end: int) -> Iterator[PlacedImage]:
