@@ -168,7 +168,7 @@ def processor_of(directory: Path, name: str, images: Any) -> Any:
     made = type(kind, (base,), unchecked)
     parts: dict[str, Any] = {"image_processor": images, "tokenizer": AutoTokenizer.from_pretrained(directory)}
     if "video_processor" in base.__init__.__code__.co_varnames:
-        parts["video_processor"] = types.SimpleNamespace(merge_size=2)
+        parts["video_processor"] = types.SimpleNamespace(merge_size=2, num_frames=None, fps=None)
     return made(**parts, **settings)
 
 

@@ -80,8 +80,9 @@ class PromptWriter:
 
     def __init__(self, processor: ImageProcessor, tokenizer: Tokenizer) -> None:
         self._kind, self._tokenizer, self._token = processor.kind, tokenizer, processor.token
-        self._row = tokenizer.piece(processor.token)
-        if tokenizer.marks.get(self._row) != processor.token:
+        spellings = {id: text for text, id in tokenizer.marks.items()}
+        self._row = spellings.get(processor.token, "")
+        if not self._row:
             raise UnusableProcessor(
                 f"tokenizer.json: id {processor.token}, of images in config.json, must be a special token"
             )
