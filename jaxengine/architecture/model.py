@@ -129,6 +129,8 @@ class ModelSpec:
             raise ValueError("a clamped gate needs a gated MLP")
         if self.encoder is not None:
             self._check_encoder(self.encoder)
+        if self.vision is not None and self.vision.token >= self.vocab_size:
+            raise ValueError(f"image token {self.vision.token} is outside the vocabulary of {self.vocab_size}")
         if len(self.cache_scales) not in (0, self.num_layers):
             raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
         if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from convert.errors import CheckpointError
 from convert.source import open_model
@@ -29,7 +30,7 @@ MISTRAL = {**TEXT, "model_type": "mistral", "head_dim": 24}
 WHOLE: dict[str, dict[str, Any]] = {
     "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION},
     "idefics3": {"text_config": LLAMA, "vision_config": VISION},
-    "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}},
+    "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}, "image_token_index": 7},
     "mistral3": {"text_config": MISTRAL},
     "qwen2_5_vl": {
         **TEXT,
@@ -42,7 +43,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 ALIKE = {
     "idefics2": {"text_config": MISTRAL, "vision_config": VISION},
     "internvl": {"text_config": QWEN2},
-    "llava_next": {"text_config": MISTRAL},
+    "llava_next": {"text_config": MISTRAL, "image_token_index": 7},
     "qwen2_vl": {"text_config": {**TEXT, "rope_parameters": SECTIONS}, "vision_config": {**QWEN, "hidden_size": 64}},
     "smolvlm": {"text_config": LLAMA, "vision_config": VISION},
 }
@@ -85,9 +86,26 @@ def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> 
     alone.save_pretrained(tmp_path / "alone")
     tokenizer().save_pretrained(tmp_path / "alone")
     ours, theirs = (open_model(str(tmp_path / each)).source for each in ("whole", "alone"))
-    assert _of_one_axis(ours.spec) == theirs.spec
-    for parameter in parameter_table(ours.spec):
+    assert _of_one_axis(replace(ours.spec, vision=None)) == theirs.spec
+    for parameter in parameter_table(theirs.spec):
         np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
+
+
+def test_a_checkpoint_without_its_tower_is_the_text_part_alone(tmp_path: Path) -> None:
+    write(tmp_path, "llava")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: values for name, values in tensors.items() if "language_model" in name}, file, {"format": "pt"})
+    assert open_model(str(tmp_path)).source.spec.vision is None
+
+
+def test_a_checkpoint_with_a_part_of_its_tower_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "llava")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: values for name, values in tensors.items() if "linear_2.bias" not in name}, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lacks tensor 'multi_modal_projector.linear_2.bias'"):
+        open_model(str(tmp_path))
 
 
 def _of_one_axis(spec: ModelSpec) -> ModelSpec:
