@@ -64,6 +64,7 @@ def compile_step(
     spec: AttentionSpec = PLAIN,
     biased: bool = False,
     relative: bool = False,
+    images: bool = False,
     pool: int = POOL,
 ) -> dict[str, Any]:
     mesh = make_mesh(1, h200.devices(1))
@@ -81,6 +82,8 @@ def compile_step(
     if relative:
         batch = dataclasses.replace(batch, noncausal_length=each if ragged else None)
         bias = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
+    if images:
+        batch = dataclasses.replace(batch, horizon=each)
     qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
     angle = array(tokens, dim // 2, dtype="float32")
     lowered = jax.jit(partial(triton.attend, spec=spec), donate_argnums=(2, 3)).lower(
@@ -133,6 +136,10 @@ STEPS = {
     "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),
     "encoder": partial(compile_step, tokens=512, rows=64, width=32, ragged=True, dim=64, group=1, relative=True),
     "decoder with relative positions": partial(compile_step, tokens=64, rows=64, width=32, dim=64, relative=True),
+    "images": partial(compile_step, tokens=2048, rows=64, width=512, ragged=True, images=True),
+    "images, head_dim 256": partial(
+        compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA, images=True
+    ),
     "f32": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dtype="float32"),
 }
 
