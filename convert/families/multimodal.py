@@ -3,7 +3,7 @@
 transformers' configuration classes fill in defaults and know where each model keeps its text part. A checkpoint without
 the tensors of a tower, as some tools write, is its text part alone. So is a model whose pictures are not served: the
 list has only models that read a text without a picture as their text part alone would. PaliGemma does not: each token
-of its prompt attends to the whole prompt.
+of its prompt attends to the whole prompt. So it is served only as what sees.
 """
 
 import re
@@ -14,6 +14,9 @@ from typing import Any
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families.vision import VisionFamily, vision_recipes
+from convert.families.vision_gemma import gemma3, paligemma
+from convert.families.vision_idefics import idefics2, idefics3
+from convert.families.vision_internvl import internvl
 from convert.families.vision_llava import llava
 from convert.families.vision_qwen import qwen2_5_vl, qwen2_vl, qwen3_vl
 from convert.formats.tensors import Tensors
@@ -23,23 +26,25 @@ from jaxengine.architecture.model import ModelSpec
 
 # How each model sees; None where its pictures are not served.
 MODELS: Mapping[str, Callable[[Config], VisionFamily] | None] = {
-    "gemma3": None,
-    "idefics2": None,
-    "idefics3": None,
-    "internvl": None,
+    "gemma3": gemma3,
+    "idefics2": idefics2,
+    "idefics3": idefics3,
+    "internvl": internvl,
     "llava": llava,
     "llava_next": llava,
     "mistral3": llava,
+    "paligemma": paligemma,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen2_vl": qwen2_vl,
     "qwen3_vl": qwen3_vl,
-    "smolvlm": None,
+    "smolvlm": idefics3,
 }
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.
 TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 # How the frequencies of these are shared by a token's three positions, where the configuration does not say it.
 SECTIONS = {"qwen2_vl_text": [16, 24, 24], "qwen2_5_vl_text": [16, 24, 24], "qwen3_vl_text": [24, 20, 20]}
 INTERLEAVED = ("qwen3_vl_text",)  # whatever the configuration says, as in transformers
+WHOLE_PROMPTS = ("paligemma",)  # models that are never served as their text part alone
 TOWERS = r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)\b"
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
@@ -97,6 +102,8 @@ def text_config(config: Config) -> Config:
         values["rope_parameters"] = {**sections, "mrope_interleaved": kind in INTERLEAVED}
     values["model_type"] = TEXT_TYPES.get(kind, kind)
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
+    if config.text("model_type") in WHOLE_PROMPTS:  # `Vision.horizon` says so instead
+        values.pop("use_bidirectional_attention", None)
     return Config(values, f"{config.where}: its text part")
 
 
@@ -106,8 +113,11 @@ def eyes_of(config: Config, tensors: Tensors | None = None) -> Eyes | None:
     Raises:
         CheckpointError: transformers cannot read the configuration, or it has what is not supported.
     """
-    opened = MODELS.get(config.text("model_type"))
-    if opened is None or (tensors is not None and not any(re.search(TOWERS, name) for name in tensors)):
+    kind = config.text("model_type")
+    opened, blind = MODELS.get(kind), tensors is not None and not any(re.search(TOWERS, name) for name in tensors)
+    if blind and kind in WHOLE_PROMPTS:
+        raise config.error("model_type", "is not supported without the tensors of a vision tower")
+    if opened is None or blind:
         return None
     _, values = _by_transformers(config, lambda found: found.to_dict())
     whole = Config(values, config.where)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from convert.config.config import Config
 from convert.mapping.recipes import Layout, Recipe, recipes
 from jaxengine.architecture.model import ModelSpec, Vision
-from jaxengine.architecture.vision_parameters import VISION, vision_parameters
+from jaxengine.architecture.vision_parameters import RESAMPLER, VISION, vision_parameters
 
 Shape = Callable[[Vision], tuple[int, ...]]
 
@@ -38,7 +38,11 @@ def vision_recipes(spec: ModelSpec, family: VisionFamily) -> dict[str, Recipe]:
     """Recipes of the parameters by which `spec` sees."""
     assert spec.vision is not None
     table = {name.removeprefix(VISION): parameter for name, parameter in vision_parameters(spec).items()}
-    made = recipes(spec.tower_spec, family.tensors, family.layout, table)
+    resampled = {name: parameter for name, parameter in table.items() if name.startswith(RESAMPLER)}
+    rest = {name: parameter for name, parameter in table.items() if name not in resampled}
+    made = recipes(spec.tower_spec, family.tensors, family.layout, rest)
+    if resampled:
+        made |= recipes(spec.resampler_spec, family.tensors, family.layout, resampled)
     for name, shape in family.stored.items():
         if name in made:
             (part,) = made[name].parts

@@ -41,8 +41,9 @@ PIXTRAL_TENSORS: Mapping[str, tuple[str, ...]] = {
     "layers.{i}.gate_up": tuple(f"{PIXTRAL_LAYER}feed_forward.{x}_proj.weight" for x in ("gate", "up")),
     "layers.{i}.down": (PIXTRAL_LAYER + "feed_forward.down_proj.weight",),
 }
-# SigLIP's head pools all patches into one vector; older libraries saved the numbers 0, 1, … of positions.
-IGNORE = (r"^vision_tower\.(head|post_layernorm)\.", r"^vision_tower\.embeddings\.position_ids$")
+HEAD = r"^vision_tower\.head\."  # SigLIP's pools all patches into one vector
+IDS = r"^vision_tower\.embeddings\.position_ids$"  # the numbers 0, 1, …, which older libraries saved
+IGNORE = (HEAD, IDS, r"^vision_tower\.post_layernorm\.")
 STORED: Mapping[str, Shape] = {"patch": convolution}
 
 

@@ -218,6 +218,20 @@ class ModelSpec:
         )
 
     @property
+    def resampler_spec(self) -> "ModelSpec":
+        """The layers of the resampler, likewise."""
+        assert self.vision is not None and self.vision.resampler is not None
+        own = self.vision.resampler
+        same = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "norm", "activation")
+        return ModelSpec(
+            vocab_size=1,
+            max_positions=1,
+            hidden_size=self.hidden_size,
+            kinds=(LayerKind(),),
+            **{name: getattr(own, name) for name in same},
+        )
+
+    @property
     def rope_switch_length(self) -> int:
         """The length beyond which the keys of a whole text change and must be computed again; 0 = there is none."""
         ropes = (kind.rope for kind in self.kinds if kind.rope is not None and kind.rope.kind == "longrope")

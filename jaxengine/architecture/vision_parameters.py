@@ -12,11 +12,14 @@ from jaxengine.architecture.parameter import Parameter
 from jaxengine.architecture.vision import Connector, Vision
 
 VISION = "vision."
+RESAMPLER = "resampler."
 
 
 def vision_parameters(spec: ModelSpec) -> dict[str, Parameter]:
     """Every parameter by which `spec` sees, in forward order.
 
+    `connector.up` has a gate in front, [2, inner, merged], where the connector is gated. A resampler's layers have one
+    more norm, `context_norm`, of what they read.
     `squeeze` is [tower, k², tower]: a product of the k² features that are merged. `up` and `down` are the connector's
     products, `only` is the one where there is one. `newline` is the row behind each row of patches.
     """
@@ -26,6 +29,8 @@ def vision_parameters(spec: ModelSpec) -> dict[str, Parameter]:
     for i in range(vision.deepstack):
         own = _connector(vision.deepstack_connector, vision.tower.hidden_size, spec.hidden_size)
         table |= {name.replace("connector.", f"deepstack.{i}."): parameter for name, parameter in own.items()}
+    if vision.resampler is not None:
+        table |= _resampler(spec, vision.resampler.latents)
     if vision.rows == "unpadded":
         table["newline"] = Parameter((spec.hidden_size,), ("embed",))
     return {f"{VISION}{name}": parameter for name, parameter in table.items()}
@@ -60,15 +65,26 @@ def _connector(connector: Connector, features: int, hidden: int) -> dict[str, Pa
     merged = features if connector.pooled or connector.squeeze else features * square
     table: dict[str, Parameter] = {}
     if connector.norm is not None:
-        table |= _norm(connector.norm, features * square if connector.norm_merged else features)
+        table |= _norm(connector.norm, merged if connector.norm_merged else features)
     if connector.squeeze:
         table["connector.squeeze"] = Parameter((features, square, features), ("embed", None, None), 2)
     if connector.inner:
-        table |= _product("up", (connector.inner, merged), ("ffn", None), connector.bias)
+        gate = (2,) if connector.gated else ()
+        axes = (*(None for _ in gate), "ffn", None)
+        table |= _product("up", (*gate, connector.inner, merged), axes, connector.bias)
         table |= _product("down", (hidden, connector.inner), ("embed", "ffn"), connector.bias)
     else:
         table |= _product("only", (hidden, merged), ("embed", None), connector.bias)
     return table
+
+
+def _resampler(spec: ModelSpec, latents: int) -> dict[str, Parameter]:
+    layers = spec.resampler_spec
+    table = {"latents": Parameter((latents, spec.hidden_size), (None, "embed"))}
+    for i in range(layers.num_layers):
+        own = layer_parameters(layers, layers.kind(i)) | norm_parameters("context_norm", layers)
+        table |= {f"layers.{i}.{name}": _of_tower(parameter) for name, parameter in own.items()}
+    return {f"{RESAMPLER}{name}": each for name, each in (table | norm_parameters("final_norm", layers)).items()}
 
 
 def _norm(norm: Norm, width: int) -> dict[str, Parameter]:
@@ -76,6 +92,6 @@ def _norm(norm: Norm, width: int) -> dict[str, Parameter]:
     return {name: Parameter((width,), (None,)) for name, wanted in present.items() if wanted}
 
 
-def _product(name: str, shape: tuple[int, int], axes: tuple[str, str | None], bias: bool) -> dict[str, Parameter]:
+def _product(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], bias: bool) -> dict[str, Parameter]:
     table = {f"connector.{name}": Parameter(shape, axes, 1)}
-    return table | ({f"connector.{name}_bias": Parameter(shape[:1], axes[:1])} if bias else {})
+    return table | ({f"connector.{name}_bias": Parameter(shape[:-1], axes[:-1])} if bias else {})

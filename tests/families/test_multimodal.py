@@ -28,7 +28,8 @@ SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 
 LLAMA, QWEN2 = {**TEXT, "model_type": "llama"}, {**TEXT, "model_type": "qwen2"}
 MISTRAL = {**TEXT, "model_type": "mistral", "head_dim": 24}
 WHOLE: dict[str, dict[str, Any]] = {
-    "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION},
+    "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION}
+    | {"mm_tokens_per_image": 4},
     "idefics3": {"text_config": LLAMA, "vision_config": VISION},
     "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}, "image_token_index": 7},
     "mistral3": {"text_config": MISTRAL},
@@ -114,8 +115,8 @@ def _of_one_axis(spec: ModelSpec) -> ModelSpec:
     return replace(spec, kinds=tuple(kinds))
 
 
-def test_a_model_whose_prompt_attends_both_ways_is_refused(tmp_path: Path) -> None:
+def test_a_model_whose_prompt_attends_both_ways_is_not_served_as_text_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "paligemma"}')
     (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
-    with pytest.raises(CheckpointError, match=r"model_type is not supported; .*, got 'paligemma'"):
+    with pytest.raises(CheckpointError, match=r"model_type is not supported without .*, got 'paligemma'"):
         open_model(str(tmp_path))

@@ -17,20 +17,9 @@ from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed, p
 from jaxengine.ops import Ops
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
-from tests.tiny_vision import write_vision
+from tests.tiny_vision import SEEN, write_vision
 from tests.vision_references import Reference, Seen, noise
 
-NAMES = (
-    "llava",
-    "llava_siglip",
-    "llava_layers",
-    "llava_next",
-    "pixtral",
-    "mistral3",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-)
 SIZES = ((64, 40), (40, 64), (150, 31))
 TOLERANCE = 1e-4
 
@@ -59,7 +48,7 @@ class Encoded:
         return np.split(rows, ends)[: len(shapes)]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=SEEN)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Encoded]:
     directory = write_vision(tmp_path_factory.mktemp("vision"), request.param)
     return Reference(directory, request.param), Encoded(directory)

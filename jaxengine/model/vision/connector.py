@@ -34,9 +34,14 @@ class Connector(nnx.Module):
         if self.norm is not None and self.spec.norm_merged:
             x = self.norm(x)
         if self.up is not None:
-            x = ACTIVATIONS[self.spec.activation](self.up(x))
+            x = self._activated(self.up(x))
         rows = self.last(x)
         return rows if self.spec.scale == 1 else rows * jnp.asarray(self.spec.scale, rows.dtype)
+
+    def _activated(self, inner: Array) -> Array:
+        """[M, inner], of a gate and what it multiplies [M, 2, inner] where there is a gate."""
+        activate = ACTIVATIONS[self.spec.activation]
+        return activate(inner[:, 0]) * inner[:, 1] if self.spec.gated else activate(inner)
 
     def _merged(self, features: Array, merge: Array) -> Array:
         """[M, width of what is multiplied]."""

@@ -17,6 +17,8 @@ from jaxengine.architecture.vision_parameters import VISION
 from jaxengine.device import DeviceTraits
 from jaxengine.model.vision.connector import Connector
 from jaxengine.model.vision.packing import EncodeShape, unpack
+from jaxengine.model.vision.resampler import Resampler
+from jaxengine.model.vision.segments import longest_segment
 from jaxengine.model.vision.tower import Tower
 from jaxengine.ops import Ops
 
@@ -38,6 +40,7 @@ class VisionEncoder(nnx.Module):
             Connector(deepstack, lambda name, i=i: get(name.replace("connector.", f"deepstack.{i}.")))  # type: ignore[misc]
             for i in range(spec.vision.deepstack)
         )
+        self.resampler = Resampler(spec, get, device, ops) if spec.vision.resampler else None
         self.newline = nnx.Param(get("newline")) if spec.vision.rows == "unpadded" else None
 
     def __call__(self, shape: EncodeShape, patches: Array, fields: Array) -> Array:
@@ -51,6 +54,8 @@ class VisionEncoder(nnx.Module):
         sets = [make(x, unpacked["merge"]) for make, x in zip(self.deepstack, tapped, strict=True)]
         if sets:
             rows = jnp.concatenate([rows, *sets], axis=-1)
+        if self.resampler is not None:
+            return self.resampler(rows, unpacked["lengths"], longest_segment(self.vision, shape))[: shape.rows]
         if self.newline is not None:
             rows = jnp.concatenate([rows, self.newline[...][None]])[unpacked["rows"]]
         return rows
