@@ -48,7 +48,7 @@ class Resampler(nnx.Module):
         whole = segment_batch(lengths + len(latents), len(context) + lengths.size * len(latents), most + len(latents))
         batch = _of_latents(whole, lengths, len(latents))
         read = _of_context(whole, lengths, len(latents), len(context))
-        keys, values = scratch(self.spec, whole, context.dtype, self.device)
+        keys, values = scratch(self.spec, [whole], context.dtype, self.device)
         stream = ResidualStream(jnp.tile(latents.astype(context.dtype), (lengths.size, 1)))
         for layer, norm in zip(self.layers, self.context_norms, strict=True):
             order = layer.attention_norm.order  # the product takes its inputs in this order
