@@ -21,6 +21,7 @@ MAX_LISTED_ALTERNATIVES = 1 << 23  # with all tokens of one prompt, or of all be
 ALTERNATIVE_BYTES = 11  # of a message
 MAX_LOGITS_BYTES = 64 << 20  # of one prompt
 IMAGE_DIGEST_BYTES = 32
+MAX_IMAGES = 64  # of one prompt
 MAX_PATCH_BYTES = 192 << 20  # of all images of one prompt
 # In what patches are sent, and bytes of a number.
 PATCH_DTYPES = {"float32": 4, "bfloat16": 2}

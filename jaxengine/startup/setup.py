@@ -24,6 +24,7 @@ from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.adapters import held_bytes as stack_bytes
+from jaxengine.model.vision.packing import needed
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
@@ -32,9 +33,10 @@ from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import AdapterRefused, Description, OpenModel
-from jaxengine.rpc.limits import WHOLE_VOCABULARY
+from jaxengine.rpc.limits import MAX_IMAGES, WHOLE_VOCABULARY
 from jaxengine.rpc.page_keys import cache_name
 from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.scheduler.sight import Sight
 from jaxengine.sharding import check_divisible
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
@@ -273,10 +275,19 @@ class Setup:
         return Scheduler(
             tables,
             limits.max_batch_size,
+            sight=self.sight(limits),
             rope_switch_length=self.spec.rope_switch_length,
             adapters=self.adapters.slots,
             speculator=speculator,
         )
+
+    def sight(self, limits: Limits) -> Sight | None:
+        """The images of prompts, of a model that sees."""
+        vision = self.spec.vision
+        if vision is None:
+            return None
+        largest = limits.see_shapes(vision)[-1]
+        return Sight(limits.image_rows, vision.horizon, lambda pictures: largest.holds(needed(vision, pictures)))
 
     def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
         if self.speculation is None:
@@ -325,7 +336,24 @@ class Setup:
             hidden_size=self.spec.hidden_size,
             embeds_only=self.spec.head.missing,
             logits=self.spec.predicts_prompt,
+            **self._describe_sight(limits),
         )
+
+    def _describe_sight(self, limits: Limits) -> dict[str, Any]:
+        """What a model that sees takes of pictures."""
+        vision = self.spec.vision
+        if vision is None:
+            return {}
+        tokens, longest = limits.see_shapes(vision)[-1].rows, limits.token_budget - limits.max_batch_size + 1
+        return {
+            "image_token_id": vision.token,
+            "patch_values": vision.patch_values,
+            "patch_dtype": "bfloat16" if self.dtype == "bfloat16" else "float32",
+            "image_horizon": vision.horizon,
+            "max_images": MAX_IMAGES,
+            "max_image_patches": limits.image_patches,
+            "max_image_tokens": tokens if vision.horizon == "token" else min(tokens, longest),
+        }
 
 
 def _drafts(learnt: DrafterSource, speculation: Speculation | None) -> bool:
