@@ -35,8 +35,8 @@ from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import AdapterRefused, Description, OpenModel
 from jaxengine.rpc.limits import MAX_IMAGES, WHOLE_VOCABULARY
 from jaxengine.rpc.page_keys import cache_name
+from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.scheduler import Scheduler
-from jaxengine.scheduler.sight import Sight
 from jaxengine.sharding import check_divisible
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
@@ -275,19 +275,19 @@ class Setup:
         return Scheduler(
             tables,
             limits.max_batch_size,
-            sight=self.sight(limits),
+            images=self.image_planner(limits),
             rope_switch_length=self.spec.rope_switch_length,
             adapters=self.adapters.slots,
             speculator=speculator,
         )
 
-    def sight(self, limits: Limits) -> Sight | None:
+    def image_planner(self, limits: Limits) -> ImagePlanner | None:
         """The images of prompts, of a model that sees."""
         vision = self.spec.vision
         if vision is None:
             return None
         largest = limits.see_shapes(vision)[-1]
-        return Sight(limits.image_rows, vision.horizon, lambda pictures: largest.holds(needed(vision, pictures)))
+        return ImagePlanner(limits.image_rows, vision.horizon, lambda pictures: largest.holds(needed(vision, pictures)))
 
     def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
         if self.speculation is None:
