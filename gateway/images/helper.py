@@ -98,18 +98,19 @@ class PictureHelper:
             await life.wait()
 
     async def _asked(self, job: Job, data: bytes, shape: tuple[int, int]) -> Patches:
-        size = shape[0] * shape[1] * self._dtype.itemsize
+        patches = np.empty(shape, self._dtype)
+        memory = patches.reshape(-1).view(np.uint8).data
         for _ in range(2):
             life = self._running()
             try:
                 async with asyncio.timeout(PATIENCE):
-                    ending, memory = await life.run(job, data, size)
+                    ending = await life.run(job, data, memory)
             except (HelperDied, TimeoutError):
                 life.close()
                 continue
             if ending is not Ending.DONE:
                 raise RequestError.invalid(MESSAGES[ending])
-            return np.frombuffer(memory, self._dtype).reshape(shape)
+            return patches
         raise _unavailable()
 
     def _running(self) -> HelperLife:

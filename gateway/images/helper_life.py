@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import fcntl
-import mmap
 import os
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from gateway.child_process import NEUTRAL_DIRECTORY, environment, python
+from gateway.http.encoding import in_thread
 from gateway.images.helper_messages import MAX_MESSAGE, Ending, Job, answer_of, cancellation
 
 LARGE = 1 << 20  # bytes of a file, which take a millisecond to copy
@@ -21,6 +21,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 ENVIRONMENT = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")},
     **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1"),
+    "TRANSFORMERS_VERBOSITY": "error",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
@@ -57,17 +58,19 @@ class HelperLife:
     def ended(self) -> bool:
         return self._control.fileno() < 0
 
-    async def run(self, job: Job, data: bytes, size: int) -> tuple[Ending, mmap.mmap]:
-        """How the work on the picture `data` ended, and the `size` bytes of its patches, which cannot change any more.
+    async def run(self, job: Job, data: bytes, patches: memoryview) -> Ending:
+        """How the work on the picture `data` ended; if well, its patches are written to `patches`.
 
         `job` is given its number here. Raises HelperDied.
         """
         if self.ended:
             raise HelperDied
-        with _memory_file("picture", len(data)) as source, _memory_file("patches", size) as target:
-            await _written(source, data)
-            patches = mmap.mmap(target, size, prot=mmap.PROT_READ)
-            return await self._answer(job, source, target), patches
+        with _memory_file("picture", len(data)) as source, _memory_file("patches", patches.nbytes) as target:
+            await in_thread(lambda: os.pwrite(source, data, 0), when=len(data) > LARGE)
+            ending = await self._answer(job, source, target)
+            if ending is Ending.DONE:
+                await in_thread(lambda: _read_all(target, patches), when=patches.nbytes > LARGE)
+            return ending
 
     async def _answer(self, job: Job, source: int, target: int) -> Ending:
         number = next(self._numbers)
@@ -132,10 +135,7 @@ class HelperLife:
 
 @contextmanager
 def _memory_file(name: str, size: int) -> Iterator[int]:
-    """A file in memory of exactly `size` bytes, for as long as somebody has it.
-
-    Sealed, because reading memory behind the end of a file that was made smaller ends the reader.
-    """
+    """A file in memory of exactly `size` bytes, for as long as somebody has it. Nobody can change its size."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
@@ -145,8 +145,8 @@ def _memory_file(name: str, size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-async def _written(descriptor: int, data: bytes) -> None:
-    if len(data) > LARGE:
-        await asyncio.to_thread(os.pwrite, descriptor, data, 0)
-    else:
-        os.pwrite(descriptor, data, 0)
+def _read_all(descriptor: int, target: memoryview) -> None:
+    """Copied rather than mapped: a map keeps a descriptor for as long as somebody has the patches."""
+    done = 0
+    while done < target.nbytes:  # at most 2 GiB at a time
+        done += os.preadv(descriptor, [target[done:]], done)

@@ -36,7 +36,7 @@ def directory(data: bytes, wanted: tuple[int, ...]) -> dict[int, int]:
         if order is None:
             return {}
         return _entries(data, order, wanted)
-    except struct.error:  # the end of the data
+    except (struct.error, OverflowError):  # the end of the data
         return {}
 
 

@@ -5,16 +5,19 @@ Run as the helper is: `python -m tests.gateway.images.toy_helper DESCRIPTOR DTYP
 
 import os
 import signal
+import socket
 import sys
 import time
 
 import numpy as np
 from PIL import Image
 
-from gateway.images.helper_process import serve
+from gateway.images.helper_process import Limits, serve
 
 DIES, HANGS, SPINS, EATS, FAILS, LIES = 1001, 1002, 1003, 1004, 1005, 1006  # widths
 SLOW = 1007  # takes half a second
+ESCAPES = 1008  # tries to reach what it must not
+WALL_SECONDS = 3.0
 
 
 class ToyProcessor:
@@ -38,9 +41,31 @@ def _misbehave(width: int) -> None:
         pass
     if width == EATS:
         np.ones(1 << 33)
+    if width == ESCAPES:
+        _escape()
     if width == FAILS:
         raise TypeError("a bug")
 
 
+def _escape() -> None:
+    """Raises AssertionError if anything works."""
+    attempts = [
+        lambda: os.open("/proc/self/environ", os.O_RDONLY),
+        lambda: os.open("/tmp/escaped", os.O_WRONLY | os.O_CREAT),
+        lambda: os.dup(1),
+        lambda: os.pipe(),
+        lambda: os.memfd_create("more"),
+        lambda: socket.socket(),
+        lambda: os.read(4, 1),  # of the files that it was handed, only the pipe is open, for writing
+    ]
+    for attempt in attempts:
+        try:
+            attempt()
+        except OSError:
+            continue
+        raise AssertionError
+    assert sorted(os.environ.keys() & {"HF_TOKEN", "API_KEY"}) == []
+
+
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2], ToyProcessor)
+    serve(int(sys.argv[1]), sys.argv[2], ToyProcessor, Limits(wall_seconds=WALL_SECONDS))
