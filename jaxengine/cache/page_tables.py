@@ -43,7 +43,8 @@ class PageTables:
         token_budget: tokens that a step may compute.
         model: its `cache_name`.
         prefix_cache: whether prompts may start from cached pages.
-        whole_prompts: only from those of the same prompt, because all of its tokens see each other.
+        whole_prompts: only from those of the same prompt, because all of its tokens see each other, windows or not. The
+            first pages of one that is longer than a window are not kept, so it starts from none.
     """
 
     def __init__(
@@ -263,6 +264,8 @@ class PageTables:
     def _may_share(self, sequence: Sequence, pages: int | None = None) -> bool:
         """Whether `sequence` may start from cached pages. If so, the keys of its first `pages`, or all, are known."""
         may_share = self.prefix_cache and not sequence.reads_whole_prompt
+        if self.whole_prompts and self.windowed:
+            may_share &= sequence.prompt_length <= self.windowed[0][0]
         if may_share:
             self._extend_prefix_keys(sequence, pages)
         return may_share

@@ -92,7 +92,8 @@ class Shapes:
         turned = any(kind.rope is not None and kind.rope.axes for kind in self.spec.kinds)
         if not ragged:
             return Sight(axes=int(turned))
-        return Sight(images=True, horizon=vision.horizon != "token", axes=3 * turned)
+        past_window = vision.horizon == "prompt" and any(kind.window for kind in self.spec.kinds)
+        return Sight(True, vision.horizon != "token", 3 * turned, past_window)
 
     @property
     def mask_writes(self) -> list[int]:

@@ -100,11 +100,13 @@ class Sight:
 
     images, horizon: whether it has these.
     axes: how many rope positions a token has beside its own; 0 = none.
+    past_window: whether windows hide nothing up to a token's horizon.
     """
 
     images: bool = False
     horizon: bool = False
     axes: int = 0
+    past_window: bool = False
 
     @property
     def of_token(self) -> int:

@@ -103,6 +103,7 @@ class Unpacked(NamedTuple):
                 adapters=of_tokens,
                 rope_position=rope if rope is None or shape.sight.axes > 1 else rope[0],
                 horizon=self.sight.horizon,
+                past_window=shape.sight.past_window,
             )
             for first in range(0, self.table.shape[0], self.slots)
         ]
