@@ -23,7 +23,8 @@ from tests.tiny import BASE, redraw, tokenizer
 TEXT = {**BASE, "num_key_value_heads": 2}
 VISION: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
 VISION |= {"image_size": 28, "patch_size": 14}
-QWEN = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2}
+QWEN: dict[str, Any] = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "out_hidden_size": 64, "num_heads": 2}
+QWEN |= {"intermediate_size": 48, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0]}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
 LLAMA, QWEN2 = {**TEXT, "model_type": "llama"}, {**TEXT, "model_type": "qwen2"}
 MISTRAL = {**TEXT, "model_type": "mistral", "head_dim": 24}
@@ -31,7 +32,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION}
     | {"mm_tokens_per_image": 4},
     "idefics3": {"text_config": LLAMA, "vision_config": VISION},
-    "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}, "image_token_index": 7},
+    "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}},
     "mistral3": {"text_config": MISTRAL},
     "qwen2_5_vl": {
         **TEXT,
@@ -44,7 +45,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 ALIKE = {
     "idefics2": {"text_config": MISTRAL, "vision_config": VISION},
     "internvl": {"text_config": QWEN2},
-    "llava_next": {"text_config": MISTRAL, "image_token_index": 7},
+    "llava_next": {"text_config": MISTRAL},
     "qwen2_vl": {"text_config": {**TEXT, "rope_parameters": SECTIONS}, "vision_config": {**QWEN, "hidden_size": 64}},
     "smolvlm": {"text_config": LLAMA, "vision_config": VISION},
 }
@@ -53,7 +54,7 @@ TEXTS = {"idefics2": "mistral", "internvl": "qwen2", "llava_next": "mistral", "q
 
 def write(directory: Path, name: str) -> Any:
     """The whole model, saved with only the configuration that is written above."""
-    fields = (WHOLE | ALIKE)[name]
+    fields = {**(WHOLE | ALIKE)[name], "image_token_id": 7}
     config = transformers.AutoConfig.for_model(name, **copy.deepcopy(fields))
     model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
     redraw(model).save_pretrained(directory)
