@@ -46,7 +46,10 @@ class Settings:
     @property
     def vision(self) -> Mapping[str, Any]:
         """The tower's part of config.json."""
-        return dict(self.model.get("vision_config") or {})
+        part = self.model.get("vision_config") or {}
+        if not isinstance(part, Mapping):
+            raise UnusableProcessor(f"config.json: vision_config must be an object, not {part!r}")
+        return part
 
     @property
     def model_type(self) -> str:

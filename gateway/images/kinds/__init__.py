@@ -23,11 +23,22 @@ KINDS: tuple[type[Kind], ...] = (
     InternVL,
     PaliGemma,
 )
+TRIAL = 1000  # pixels on each side of a picture that any kind can plan
 
 
 def kind_of(settings: Settings) -> Kind:
-    """Raises UnusableProcessor: pictures of such a checkpoint are not served."""
-    for kind in KINDS:
-        if kind.serves(settings):
-            return kind(settings)
-    raise UnusableProcessor(f"config.json: images of model_type {settings.model_type!r} are not served")
+    """Raises UnusableProcessor: pictures of such a checkpoint are not served, or its settings make no sense."""
+    kind = next((each for each in KINDS if each.serves(settings)), None)
+    if kind is None:
+        raise UnusableProcessor(f"config.json: images of model_type {settings.model_type!r} are not served")
+    try:
+        made = kind(settings)
+        made.plan(TRIAL, TRIAL, "low")
+        made.plan(TRIAL, TRIAL, "high")
+    except UnusableProcessor:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise UnusableProcessor(
+            f"preprocessor_config.json, processor_config.json or config.json has an unusable setting of images: {error}"
+        ) from error
+    return made

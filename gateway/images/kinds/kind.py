@@ -1,4 +1,4 @@
-"""What a kind of image processor must do. The gateway calls `plan` and `pieces`; only the helper process, `patches`."""
+"""What a kind of image processor must do. Only the helper process calls `patches`."""
 
 import importlib
 from abc import ABC, abstractmethod

@@ -33,6 +33,7 @@ def check(name: str, picture: Image.Image) -> None:
             patches(name, picture, ours.processor.kind.patch)
         return
     grids, expected = patches(name, picture, ours.processor.kind.patch)
+    assert plan == ours.processor.plan(*picture.size, plan.detail)  # as the helper asks again
     assert list(plan.shape.tiles) == grids
     np.testing.assert_array_equal(ours.processor.patches(picture, plan), expected)
     text = f"user: What is in {mark(name)}the picture?"

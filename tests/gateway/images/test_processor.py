@@ -1,8 +1,10 @@
 """What every kind has in common: bounds, detail, odd pictures, settings; and what the gateway does without."""
 
+import contextlib
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import pytest
 from PIL import Image
 from transformers.image_utils import load_image
 
+from gateway.images.kinds import kind_of
 from gateway.images.processor import ImageProcessor
-from gateway.images.settings import UnusableProcessor
+from gateway.images.settings import Settings, UnusableProcessor
 from tests.gateway.images.models import changed, directory
 from tests.gateway.images.reference import patches, sides
 from tests.tiny_vision import SEEN
@@ -134,6 +137,18 @@ def test_settings_that_are_not_served_are_refused_at_start(
         ImageProcessor.open(changed(name, tmp_path, {file: values}))
 
 
+@pytest.mark.parametrize("name", SEEN)
+def test_senseless_settings_are_refused_at_start_or_harmless(name: str) -> None:
+    whole = Settings.read(directory(name))
+    parts = {"model": whole.model, "image": whole.image, "processor": whole.processor}
+    for part, values in parts.items():
+        for key in values.keys() - {"model_type"}:
+            for value in (None, "x", 0, -3, 1.5, True, [], [1], {}, {"height": 0}):
+                settings = replace(whole, **{part: {**values, key: value}})
+                with contextlib.suppress(UnusableProcessor):
+                    assert kind_of(settings).plan(300, 200, "auto").rows > 0
+
+
 def test_a_nested_processor_comes_before_a_file_of_its_own(tmp_path: Path) -> None:
     """As transformers 5 saves them."""
     inside = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
@@ -168,6 +183,7 @@ def test_the_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
 
 WITHOUT = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 for name in {blocked}:
     sys.modules[name] = None  # any import of it raises
