@@ -1,9 +1,9 @@
 """Models that also take pictures: their text part, which is a model of one of the families, and how they see.
 
 transformers' configuration classes fill in defaults and know where each model keeps its text part. A checkpoint without
-the tensors of a tower, as some tools write, is its text part alone. So is a model whose pictures are not served: the
-list has only models that read a text without a picture as their text part alone would. PaliGemma does not: each token
-of its prompt attends to the whole prompt. So it is served only as what sees.
+the tensors of a tower, as some tools write, is its text part alone, which reads a text without a picture as the whole
+model would. PaliGemma's does not: each token of its prompt attends to the whole prompt. So it is never served as its
+text part alone.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any
 
 from convert.config.config import Config
 from convert.errors import CheckpointError
+from convert.families.unserved import check_served
 from convert.families.vision import VisionFamily, vision_recipes
 from convert.families.vision_gemma import gemma3, paligemma
 from convert.families.vision_idefics import idefics2, idefics3
@@ -24,8 +25,8 @@ from convert.mapping.recipes import Recipe
 from convert.mapping.renamed_tensors import RenamedTensors
 from jaxengine.architecture.model import ModelSpec
 
-# How each model sees; None where its pictures are not served.
-MODELS: Mapping[str, Callable[[Config], VisionFamily] | None] = {
+# How each model sees.
+MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
     "gemma3": gemma3,
     "idefics2": idefics2,
     "idefics3": idefics3,
@@ -84,8 +85,9 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Configuration and tensors of the text part; unchanged for a model that takes text alone.
 
     Raises:
-        CheckpointError: transformers cannot read the configuration.
+        CheckpointError: transformers cannot read the configuration, or the model is not served.
     """
+    check_served(config, MODELS)
     if config.text("model_type") not in MODELS:
         return config, tensors
     return text_config(config), RenamedTensors(tensors, RENAMES, but=TOWERS)
@@ -93,6 +95,7 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 def text_config(config: Config) -> Config:
     """`text_part`'s configuration."""
+    check_served(config, MODELS)
     if config.text("model_type") not in MODELS:
         return config
     whole, values = _by_transformers(config, lambda found: found.get_text_config().to_dict())

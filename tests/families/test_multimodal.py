@@ -19,6 +19,7 @@ from jaxengine.architecture.parameters import parameter_table
 from tests.families.forward import Forward
 from tests.jaxengine.engines import prompt
 from tests.tiny import BASE, redraw, tokenizer
+from tests.tiny_vision import REFUSED
 
 TEXT = {**BASE, "num_key_value_heads": 2}
 VISION: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -120,4 +121,12 @@ def test_a_model_whose_prompt_attends_both_ways_is_not_served_as_text_alone(tmp_
     (tmp_path / "config.json").write_text('{"model_type": "paligemma"}')
     (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     with pytest.raises(CheckpointError, match=r"model_type is not supported without .*, got 'paligemma'"):
+        open_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "llava_onevision"])
+def test_a_model_that_sees_in_a_way_that_is_not_built_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    with pytest.raises(CheckpointError, match=rf"model_type is not supported: its .* see are gemma3, .*, got '{name}'"):
         open_model(str(tmp_path))
