@@ -148,8 +148,9 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     allowed_media_domains: tuple[str, ...] = option(
         (),
         values.domain,
-        "host from which images may be fetched, or *.example.com for those below one; repeatable; without it images "
-        "come in requests alone",
+        "host from which images may be fetched, *.example.com for those below one, * for all, :PORT behind it for "
+        "another port than 80 and 443; 10.1.0.0/16 for hosts at such addresses, which must else be public; repeatable; "
+        "without it images come in requests alone",
     )
     image_fetch_timeout: float = option(
         5.0, values.number(0.1, 600), "seconds in which an image must have been fetched, redirects included"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from ipaddress import ip_network
 from pathlib import Path
 
 from gateway.child_process import absolute
@@ -106,10 +107,24 @@ def _edge(text: str) -> str:
 
 
 def _domain(text: str) -> str:
-    """A host's name in lower case, or `*.` and the name below which hosts lie."""
-    if not re.fullmatch(r"(\*\.)?([a-z0-9_-]+\.)*[a-z0-9-]+", text.lower()):
-        raise ValueError("must be a host such as images.example.com, or *.example.com, without https:// and port")
+    """What `gateway.images.domains` reads: a host, `*.` and the name below which hosts lie, an address or a network."""
+    match = re.fullmatch(r"(\[[0-9a-f:./]+\]|[^:\[\]]+)(:[1-9][0-9]{0,4})?", text.lower())
+    host = match[1].strip("[]") if match else ""
+    if re.fullmatch(r"[0-9./]+|[0-9a-f:./]*:[0-9a-f:./]*", host):
+        _reachable(host)
+    elif not re.fullmatch(r"\*|(\*\.)?([a-z0-9_-]+\.)*[a-z0-9_-]+", host):
+        raise ValueError("must be a host such as images.example.com, or *.example.com, without https://")
     return text.lower()
+
+
+def _reachable(text: str) -> None:
+    """Link-local addresses are where clouds keep credentials."""
+    try:
+        network = ip_network(text)
+    except ValueError:
+        raise ValueError("must be an address, or a network such as 10.1.0.0/16") from None
+    if network.is_link_local or network.is_multicast or not network.prefixlen:
+        raise ValueError("must not be link-local, multicast or the whole internet")
 
 
 def _origin(text: str) -> str:

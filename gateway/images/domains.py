@@ -51,7 +51,8 @@ class AllowedDomains:
         return is_public(address) or self._lists(address, port)
 
     def _lists(self, address: Address, port: int) -> bool:
-        return any(
+        """Whether an entry is its network. Link-local is where clouds keep credentials: never."""
+        return not (address.is_link_local or address.is_multicast) and any(
             each.network.version == address.version and address in each.network and port in each.ports
             for each in self._entries
             if each.network

@@ -115,7 +115,7 @@ class Fetcher:
             target = parse_locator(absolute(remote, location), 0)
         except RequestError:
             raise Refused("its redirect is not valid") from None
-        if not isinstance(target, Remote) or not self._allowed.allow(target):
+        if not location or not isinstance(target, Remote) or not self._allowed.allow(target):
             raise Refused("it redirects to a host that is not allowed")
         if remote.scheme == "https" and target.scheme == "http":
             raise Refused("it redirects from https to http")

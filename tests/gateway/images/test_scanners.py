@@ -1,0 +1,61 @@
+"""Headers are read in bounded time, whatever stands in them, and never raise anything else."""
+
+import random
+import time
+
+import pytest
+
+from gateway.errors import RequestError
+from gateway.images.header import read_header
+from gateway.images.scanners import Unreadable, scan
+from tests.gateway.images.helpers import MAX_PIXELS, pillows_pixels
+from tests.gateway.images.hostile_pictures import MODES, all_files, exif, modes, noise, saved
+
+SECONDS = 0.3  # 11 ms on an idle machine
+
+
+def test_no_file_holds_the_event_loop() -> None:
+    for name, data in all_files():
+        began = time.thread_time()
+        try:
+            read_header(data, MAX_PIXELS)
+        except RequestError as error:
+            assert len(error.message) < 200, name
+        assert time.thread_time() - began < SECONDS, name
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_changed_bytes_are_a_size_or_a_refusal(name: str) -> None:
+    dice = random.Random(name)
+    file = saved(noise(40, 30), name, **({"exif": exif(6)} if name in ("PNG", "JPEG", "WEBP", "TIFF") else {}))
+    for _ in range(3000):
+        data = bytearray(file[: dice.randrange(len(file))] if dice.random() < 0.3 else file)
+        for _ in range(dice.randrange(1, 9)):
+            if data:
+                data[dice.randrange(min(len(data), 120))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        try:
+            scan(bytes(data))
+        except Unreadable:
+            continue
+
+
+@pytest.mark.parametrize("name, data", list(modes()), ids=lambda each: each if isinstance(each, str) else "")
+def test_sizes_are_those_that_pillow_reads(name: str, data: bytes) -> None:
+    header = read_header(data, MAX_PIXELS)
+    assert (header.height, header.width) == pillows_pixels(data).shape[:2]
+    assert name.startswith(header.format)
+
+
+@pytest.mark.parametrize(
+    "width, height, most, words",
+    [
+        (100, 101, 10_000, "100 x 101 pixels; at most 10000 in all may be sent (--max-image-pixels)"),
+        (7, 100, 10_000, "each side must have at least 8"),
+        (8, 1601, 20_000, "the longer side may be at most 200 times the shorter"),
+    ],
+)
+def test_sizes_out_of_bounds_are_refused_with_the_bound(width: int, height: int, most: int, words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_header(saved(noise(width, height), "PNG"), most)
+    assert words in caught.value.message
+    assert read_header(saved(noise(100, 100), "PNG"), 10_000).width == 100
