@@ -2,7 +2,7 @@
 
     model.safetensors   every parameter of `parameter_table(spec)`, in its layout
     spec.json           the `ModelSpec`
-    tokenizer files     copied from the source
+    tokenizer files     copied from the source; of a model that sees, its configuration and its picture processor's too
     manifest.json       size and sha256 of each file; written last, so it alone proves that the rest is complete
 
 Sizes are compared with the manifest at every start. Contents are compared once, and the result is remembered until a
@@ -28,7 +28,7 @@ from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_hea
 from convert.mapping.composition import ComposedSource
 from convert.mapping.recipes import identity
 from convert.progress import Progress
-from convert.tokenizer.tokenizer import TOKENIZER_FILES
+from convert.tokenizer.tokenizer import gateway_files
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
@@ -73,7 +73,7 @@ def write_checkpoint(
     with new_directory(target) as directory:
         digests = {SINGLE_FILE: _write_parameters(source, shapes, kept, directory / SINGLE_FILE, total)}
         (directory / SPEC).write_text(source.spec.to_json())
-        for name in TOKENIZER_FILES:
+        for name in gateway_files(source.spec.vision is not None):
             if (files / name).is_file():
                 shutil.copyfile(files / name, directory / name)
         _write_manifest(directory, digests, origin or {})

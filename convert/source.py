@@ -38,7 +38,7 @@ from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
 from convert.quantized.methods import method_name
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
-from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
+from convert.tokenizer.tokenizer import PICTURE_FILES, TOKENIZER_FILES, check_tokenizer, end_of_text_ids, gateway_files
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.drafter import DrafterSource, DraftModelSource
 from jaxengine.architecture.parameters import ParameterSource
@@ -232,8 +232,10 @@ def _with_draft_model(model: OpenModel, name: str, cache_dir: Path | None) -> Op
 
 
 def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
-    """An adapter's tokenizer files and, unless it has its own, its base's settings of generation, in the cache."""
-    places = {name: directory / name for name in TOKENIZER_FILES}
+    """An adapter's tokenizer files, its base's files about pictures and, unless it has its own, its base's settings of
+    generation, in the cache.
+    """
+    places = {name: directory / name for name in TOKENIZER_FILES} | {name: base / name for name in PICTURE_FILES}
     places[GENERATION] = next(filter(Path.is_file, (directory / GENERATION, base / GENERATION)), directory / GENERATION)
     found = [path for path in places.values() if path.is_file()]
     key = hashlib.sha256("|".join(map(stamp, found)).encode()).hexdigest()[:16]
@@ -263,7 +265,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
-    files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
+    files = tokenizer_directory(directory, gateway_files(source.spec.vision is not None), cache_dir)
     model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter, adapters)
     return replace(_with_tokenizer(model, directory), pooling=pooling)
 

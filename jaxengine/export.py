@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def export_program(model: OpenModel, target: Path, dtype: str | None = None, siz
         CheckpointError: the model is no function of whole texts, a text would be too long for it, a value does not fit
             `dtype`, or the disk is too small.
     """
-    source, spec = model.source, model.source.spec
+    source, spec = model.source, replace(model.source.spec, vision=None)  # a program of texts
     if what := unsupported(spec):
         raise CheckpointError(f"export: {model.model_id} has {what}, which is not supported", exit_code=USAGE)
     if (sizes[0] or 1) * (sizes[1] or 1) > MAX_TOKENS:

@@ -48,6 +48,7 @@ class Format:
     config: dict[str, Any]  # `quantization_config`
     write: Callable[[np.ndarray], Written]  # of f32 [out, in]
     of_modules: Mapping[str, Callable[[np.ndarray], Written]] = field(default_factory=dict)  # by part of their names
+    kept: str = "$^"  # names of modules that stay in floats match it
 
     def of(self, module: str) -> Callable[[np.ndarray], Written]:
         return next((write for part, write in self.of_modules.items() if part in module), self.write)
@@ -329,7 +330,7 @@ def write_quantized(source: Path, target: Path, format: str | Format) -> Path:
     input_major = config["model_type"] == "gpt2"  # whose own matrices are [in, out]; tools quantise them turned
     stored: dict[str, np.ndarray] = {}
     for key, tensor in list(tensors.items()):
-        if tensor.ndim != 2 or re.search(NOT_QUANTISED, key):
+        if tensor.ndim != 2 or re.search(NOT_QUANTISED, key) or re.search(made.kept, key):
             stored[key] = tensor
             continue
         written = made.of(key)(np.ascontiguousarray(tensor.T) if input_major else tensor)

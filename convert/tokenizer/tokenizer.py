@@ -22,6 +22,13 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "generation_config.json",
 )
+# Of a model that sees: how its pictures become patches, and how prompts word them.
+PICTURE_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
+
+
+def gateway_files(sees: bool) -> tuple[str, ...]:
+    """The files of a checkpoint that are read where text is made ids: the tokenizer's, and those about pictures."""
+    return (*TOKENIZER_FILES, *PICTURE_FILES) if sees else TOKENIZER_FILES
 
 
 def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:

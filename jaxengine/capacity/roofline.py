@@ -8,7 +8,7 @@ are equally likely. Activations are left out: they are thousandths of the weight
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
@@ -33,8 +33,8 @@ class Cost:
 
 
 def weights_read(spec: ModelSpec) -> dict[str, Parameter]:
-    """Every matrix and vector that a step reads whole; behind an encoder, one that only decodes."""
-    table = parameter_table(spec)
+    """Every matrix and vector that a step reads whole; behind an encoder, one that only decodes. None of a tower."""
+    table = parameter_table(replace(spec, vision=None))
     if not spec.head.tied:
         del table["embedding"]
     return {name: each for name, each in table.items() if not name.startswith("encoder.") and "cross_kv" not in name}

@@ -46,12 +46,15 @@ BACKENDS = {
 class Ops:
     """A back end on a mesh; without a mesh on one device, whichever that will be.
 
+    split_heads: over the devices; else every device attends with all of them.
+
     Raises:
         ValueError: no such back end.
     """
 
     backend: str
     mesh: Mesh | None
+    split_heads: bool = True
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -77,7 +80,8 @@ class Ops:
         Returns:
             The attention output [T, K, G, D] and the new caches.
         """
-        by_token, cache, by_head = PartitionSpec(None, TP), PartitionSpec(None, None, TP), PartitionSpec(TP)
+        heads = TP if self.split_heads else None
+        by_token, cache, by_head = PartitionSpec(None, heads), PartitionSpec(None, None, heads), PartitionSpec(heads)
         attend = partial(BACKENDS[self.backend].attend, spec=spec)
         in_specs = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
         local = self._local(attend, in_specs, (by_token, cache, cache))

@@ -21,6 +21,7 @@ from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
+from jaxengine.architecture.vision_parameters import VISION
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
@@ -111,9 +112,13 @@ def check_quantizable(spec: ModelSpec, quantize: str | None, device: DeviceTrait
 
 
 def is_projection(name: str) -> bool:
-    """Whether parameter `name` is one of the matrices that are quantised."""
+    """Whether parameter `name` is one of the matrices that are quantised.
+
+    None of a vision tower is: it is small, and what a rounded one shows is wrong for every token of the answer. What a
+    checkpoint holds of it quantised is read in floats.
+    """
     layer, _, kind = name.rpartition(".")
-    return bool(layer) and kind in PROJECTIONS
+    return bool(layer) and kind in PROJECTIONS and not name.startswith(VISION)
 
 
 def chosen_formats(spec: ModelSpec, quantize: str | None, devices: int = 1) -> dict[str, WeightFormat]:

@@ -1,51 +1,25 @@
 """What stands in for pictures: rows of the encoder equal transformers' image features, for every way to see."""
 
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
-from convert.compose import compose
-from convert.formats.shards import open_tensors
-from convert.source import configuration
-from jaxengine.architecture.picture import check_picture, rows_of
-from jaxengine.device import DeviceTraits
-from jaxengine.model.vision.encoder import VisionEncoder
-from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed, pack_pictures
-from jaxengine.ops import Ops
-from jaxengine.sharding import make_mesh
-from jaxengine.weights.loading import load_parameters
+from jaxengine.architecture.picture import check_picture
+from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
+from jaxengine.ops.weight import Weight
+from tests.families.vision_rows import TOLERANCE, Encoded
+from tests.tiny_quantized import FORMATS, write_quantized
 from tests.tiny_vision import SEEN, write_vision
-from tests.vision_references import Reference, Seen, noise
+from tests.vision_references import Reference, noise
 
+TEXT_ALONE = replace(FORMATS["gptq"], kept="vision_tower|multi_modal_projector")
 SIZES = ((64, 40), (40, 64), (150, 31))
-TOLERANCE = 1e-4
-
-
-class Encoded:
-    """The encoder of the checkpoint in `directory`, in f32 on one device."""
-
-    def __init__(self, directory: Path, devices: int = 1) -> None:
-        self.source = compose(configuration(directory), open_tensors(directory))
-        assert self.source.spec.vision is not None
-        self.vision = self.source.spec.vision
-        mesh, device = make_mesh(devices), DeviceTraits.of(jax.devices()[0])
-        parameters = load_parameters(self.source, mesh, "float32", device, lambda done, total: None)
-        self.encoder = VisionEncoder(self.source.spec, parameters, device, Ops("reference", mesh))
-
-    def rows(self, pictures: list[Seen], shape: EncodeShape | None = None) -> list[np.ndarray]:
-        """The rows of each picture, all encoded in one call of `shape`; None = the least that holds them."""
-        shapes = [picture.shape for picture in pictures]
-        shape = shape or needed(self.vision, shapes)
-        patches = np.full((shape.patches, self.vision.patch_values), np.nan, np.float32)
-        own = np.concatenate([picture.patches for picture in pictures])
-        patches[: len(own)] = own
-        call: Any = jax.jit(lambda patches, fields: self.encoder(shape, patches, fields))
-        rows = np.asarray(call(patches, pack_pictures(self.vision, shape, shapes)))
-        ends = np.cumsum([rows_of(self.vision, each) for each in shapes])
-        return np.split(rows, ends)[: len(shapes)]
 
 
 @pytest.fixture(scope="module", params=SEEN)
@@ -74,3 +48,29 @@ def test_pictures_of_one_call_do_not_see_each_other_nor_the_padding(model: tuple
     together = encoded.rows(pictures, roomy)
     for picture, rows in zip(pictures, together, strict=True):
         np.testing.assert_allclose(rows, encoded.rows([picture])[0], atol=TOLERANCE, rtol=0)
+
+
+def test_a_tower_is_split_over_devices_by_its_heads_where_they_divide(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.families.vision_devices", str(tmp_path)]
+    xla = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(difference for difference, _ in found.values()) < TOLERANCE
+    halves, quarters = (share for _, share in found.values())
+    assert halves < 0.52 and 0.25 < quarters < 0.75  # matrices of heads are whole, those of the MLP are split
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_a_tower_beside_a_quantised_text_part_stays_in_floats(quantize: str | None, tmp_path: Path) -> None:
+    directory = write_vision(tmp_path, "llava")
+    if quantize is None:
+        directory = write_quantized(directory, tmp_path / "made", TEXT_ALONE) / "quantised"
+    reference, encoded = Reference(tmp_path / "llava", "llava"), Encoded(directory, quantize=quantize)
+    assert encoded.source.stored("layers.0.qkv") is None or quantize is None
+    formats = {name: each.layout.format for name, each in encoded.parameters.items() if isinstance(each, Weight)}
+    assert formats["layers.0.qkv"] and not any(each for name, each in formats.items() if name.startswith("vision."))
+    picture = noise(64, 40)
+    (rows,) = encoded.rows([reference.see(picture)])
+    np.testing.assert_allclose(rows, reference.rows(picture), atol=TOLERANCE, rtol=0)

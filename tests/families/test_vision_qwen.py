@@ -8,7 +8,7 @@ import torch
 
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
-from tests.families.test_vision import TOLERANCE, Encoded
+from tests.families.vision_rows import TOLERANCE, Encoded
 from tests.tiny_vision import write_vision
 from tests.vision_references import Reference, Seen
 

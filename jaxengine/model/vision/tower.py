@@ -33,6 +33,8 @@ class Tower(nnx.Module):
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits, ops: Ops) -> None:
         assert spec.vision is not None
         tower = spec.vision.tower
+        if ops.mesh is not None and tower.num_heads % ops.mesh.size:
+            ops = replace(ops, split_heads=False)
         self.vision = spec.vision
         self.layer_spec = spec.tower_spec
         self.device = device
