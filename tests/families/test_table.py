@@ -1,4 +1,6 @@
-"""The table of families in convert/README.md: every family that is registered, with the checkpoints that prove it."""
+"""The tables of convert/README.md: every family that is registered, with the checkpoints that prove it, and every model
+that sees.
+"""
 
 import re
 from pathlib import Path
@@ -6,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from convert.families import FAMILIES
+from convert.families.multimodal import MODELS
 from convert.llama_cpp.architectures import ARCHITECTURES
 from tests.families.seq2seq import SEQ2SEQ
 from tests.families.zoo import BAICHUAN, SANTACODER, ZOO
 from tests.tiny import TINY
+from tests.tiny_vision import SEEN
 
 README = Path(__file__).parents[2] / "convert" / "README.md"
 ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
@@ -17,10 +21,10 @@ OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # further m
 OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
 
 
-def table() -> dict[str, tuple[str, str, str]]:
-    """By model_type: the models, the checkpoints of the proof, the architecture of GGUF files."""
+def table(section: str = "The families") -> dict[str, tuple[str, str, str]]:
+    """By model_type: the models, the checkpoints of the proof, the architecture of GGUF files or what it sees with."""
     found: dict[str, tuple[str, str, str]] = {}
-    _, _, families = README.read_text().partition("\n## The families\n")
+    _, _, families = README.read_text().partition(f"\n## {section}\n")
     for types, models, proof, architecture in ROW.findall(families.partition("\n## ")[0]):
         for model_type in re.split(r"`, `", types):
             assert model_type not in found, f"{model_type} has two rows"
@@ -46,6 +50,15 @@ def test_every_family_has_a_row_and_every_row_a_family() -> None:
 def test_a_family_s_proof_is_what_the_tests_compare(model_type: str) -> None:
     _, proof, _ = table()[model_type]
     assert set(re.findall(r"`(\w+)`", proof)) == proofs(model_type) != set()
+
+
+@pytest.mark.parametrize("model_type", sorted(MODELS))
+def test_a_model_that_sees_has_a_row_with_its_proof(model_type: str) -> None:
+    _, proof, _ = table("Models that see")[model_type]
+    assert set(table("Models that see")) == set(MODELS)
+    assert (
+        set(re.findall(r"`(\w+)`", proof)) == {name for name in SEEN if SEEN[name]["model_type"] == model_type} != set()
+    )
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
