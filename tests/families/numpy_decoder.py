@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "relu": lambda x: np.maximum(x, 0),
 }
 
@@ -54,28 +55,32 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndar
         return _norm(spec, get, name, y)
 
     def attention(y: np.ndarray) -> np.ndarray:
-        return spec.residual_scale * _attention(spec, kind, get, y)
+        return _times(_attention(spec, kind, get, y), get("attention_scale"))
 
     def mlp(y: np.ndarray) -> np.ndarray:
-        return spec.residual_scale * _feed_forward(spec, kind, get, y)
+        return _times(_feed_forward(spec, kind, get, y), get("mlp_scale"))
 
+    factor = spec.residual_scale
     if spec.block == "parallel":
         y = norm("attention_norm", x)
-        return x + attention(y) + mlp(y)
+        return x + factor * (attention(y) + mlp(y))
     if spec.block == "parallel_norms":
-        return x + attention(norm("attention_norm", x)) + mlp(norm("mlp_norm", x))
+        return x + factor * (attention(norm("attention_norm", x)) + mlp(norm("mlp_norm", x)))
     if spec.block == "sequential":
-        x = x + attention(norm("attention_norm", x))
-        return x + mlp(norm("mlp_norm", x))
+        x = x + factor * attention(norm("attention_norm", x))
+        return x + factor * mlp(norm("mlp_norm", x))
     if spec.block == "post_norm":
-        x = norm("attention_norm", x + attention(x))
-        return norm("mlp_norm", x + mlp(x))
+        x = norm("attention_norm", x + factor * attention(x))
+        return norm("mlp_norm", x + factor * mlp(x))
     if spec.block == "branch_norm":
-        x = x + spec.residual_scale * norm("attention_norm", _attention(spec, kind, get, x))
-        return x + spec.residual_scale * norm("mlp_norm", _feed_forward(spec, kind, get, x))
-    branch = _attention(spec, kind, get, norm("attention_norm", x))
-    x = x + spec.residual_scale * norm("attention_post_norm", branch)
-    return x + spec.residual_scale * norm("mlp_post_norm", _feed_forward(spec, kind, get, norm("mlp_norm", x)))
+        x = x + factor * norm("attention_norm", attention(x))
+        return x + factor * norm("mlp_norm", mlp(x))
+    x = x + factor * norm("attention_post_norm", attention(norm("attention_norm", x)))
+    return x + factor * norm("mlp_post_norm", mlp(norm("mlp_norm", x)))
+
+
+def _times(branch: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+    return branch if scale is None else branch * scale
 
 
 def _alibi(spec: ModelSpec, slope: float, key: np.ndarray, scale: float) -> np.ndarray:

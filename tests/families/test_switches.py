@@ -98,6 +98,7 @@ def random_spec(seed: int) -> ModelSpec:
         qkv_bias=draw.random() < 0.5,
         out_bias=draw.random() < 0.5,
         mlp_bias=draw.random() < 0.5,
+        layer_scale=draw.random() < 0.5,
     )
 
 
@@ -153,7 +154,8 @@ def test_every_choice_is_drawn() -> None:
     assert all(len({getattr(each, switch) for each in mixtures}) == 2 for switch in switches)
     assert {spec.clamped_gate for spec in specs if spec.experts} == {None, ClampedGate(0.7, 1.3)}
     assert {spec.attention.sinks for spec in specs} == {True, False}
-    for switch in ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width"):
+    switches = ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width")
+    for switch in (*switches, "layer_scale"):
         assert len({getattr(spec, switch) for spec in specs}) > 1, switch
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxengine.weights.loading import array_bytes, whole_bytes
 from tests.families.vision_rows import Encoded
 from tests.tiny_vision import write_vision
-from tests.vision_references import Reference, noise
+from tests.vision_references import Reference, Seen, noise
 
 NAME, DEVICES = "llava_next", (2, 4)  # whose tower has two heads: over four devices each has all of them
 
@@ -27,7 +27,7 @@ def outcome(directory: Path) -> dict[int, tuple[float, float]]:
     return {devices: _beside(one, Encoded(target, devices), seen) for devices in DEVICES}
 
 
-def _beside(one: np.ndarray, many: Encoded, seen) -> tuple[float, float]:
+def _beside(one: np.ndarray, many: Encoded, seen: Seen) -> tuple[float, float]:
     tower = {name: array for name, array in many.parameters.items() if name.startswith("vision.layers.")}
     held = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tower)
     return float(np.abs(one - many.rows([seen])[0]).max()), array_bytes(held) / whole_bytes(held)
