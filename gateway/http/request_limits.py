@@ -17,6 +17,7 @@ from gateway.http.h11_protocol import BODY_SECONDS, MAX_HEAD_BYTES
 Refuse = Callable[[str, RequestError], Response]  # words an error in the dialect spoken at a path
 
 BODIES = 64  # bodies of the largest size: all bodies together may hold so much
+RAISED_BODIES = 8  # or so many of the raised limit
 SMALL = 64 << 10  # bytes of a body that are always read, as a head of that size is
 RETRY_SECONDS = 1  # advised to a client: so soon most requests at work are over
 
@@ -27,12 +28,22 @@ class BodyGuard:
     413: the body is longer than `limit` bytes. 408: it is not complete after `seconds`. 400: it states two lengths, by
     which a second request can be smuggled past a proxy (RFC 9112, 6.1). 431: the head is too long. 503: the body is
     longer than `SMALL` bytes, and all bodies together hold more than `BODIES` of `limit` bytes.
+
+    Args:
+        raised: a limit that counts instead where it is higher, which only the running server knows.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, refuse: Refuse, seconds: float = BODY_SECONDS) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: int,
+        refuse: Refuse,
+        seconds: float = BODY_SECONDS,
+        raised: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._app = app
         self._refuse = refuse
-        self._limit = limit
+        self._usual, self._raised = limit, raised
         self._seconds = seconds
         self._held = 0  # bytes of all bodies that are being read
 
@@ -59,6 +70,15 @@ class BodyGuard:
             return self._too_long()
         return None
 
+    @property
+    def _limit(self) -> int:
+        return max(self._usual, self._raised())
+
+    @property
+    def _together(self) -> int:
+        """Bytes that all bodies may hold."""
+        return max(BODIES * self._usual, RAISED_BODIES * self._raised())
+
     def _too_long(self) -> RequestError:
         return RequestError(Kind.BODY_TOO_LONG, f"The request body is longer than {self._limit} bytes")
 
@@ -81,7 +101,7 @@ class BodyGuard:
             complete = not message.get("more_body", False)
             if size > self._limit:
                 raise self._too_long()
-            if size > SMALL and self._held > BODIES * self._limit:
+            if size > SMALL and self._held > self._together:
                 raise RequestError(Kind.UNAVAILABLE, "too many large requests at once", retry_after=RETRY_SECONDS)
             if complete:
                 release()

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from gateway.text.content import Content, has_images, image_part, in_parts, joined, text_part
 from gateway.text.template_sandbox import Sandbox, to_json
 from gateway.text.tools_in_text import calls_as_text, changed_calls, results_as_text, with_instruction, with_text
 
@@ -86,7 +87,9 @@ class ChatTemplate:
         elif tools and tool_prompt:
             messages = with_text(messages, tool_prompt)
         if continue_final_message:
-            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + CONTINUE_MARK}]
+            messages = [*messages[:-1], _to_continue(messages[-1])]
+        if any(has_images(message.get("content")) for message in messages) and not self._shows_images:
+            raise TemplateError("the chat template has no place for images")
         values = {
             **self._values,
             **(variables or {}),
@@ -100,15 +103,25 @@ class ChatTemplate:
     @cached_property
     def _wants_parts(self) -> bool:
         """Whether the template reads text in lists of parts and drops plain strings, as those of vision models do."""
-        return not self._shows(PROBE) and self._shows(_parts(PROBE))
+        return not self._shows(PROBE) and self._shows([text_part(PROBE)])
 
-    def _shows(self, content: str | list[dict[str, str]]) -> bool:
+    @cached_property
+    def _shows_images(self) -> bool:
+        """Whether the template writes something where a message has an image."""
+        seen, unseen = self._shown([image_part(), text_part(PROBE)]), self._shown([text_part(PROBE)])
+        return PROBE in seen and seen != unseen
+
+    def _shows(self, content: Content) -> bool:
+        return PROBE in self._shown(content)
+
+    def _shown(self, content: Content) -> str:
+        """What the template makes of a user's `content`; nothing if it fails, or shows Python's notation of a part."""
         messages = [{"role": "user", "content": content}]
         try:
             text = self._run({**self._values, "messages": messages, "add_generation_prompt": True})
         except TemplateError:
-            return False
-        return PROBE in text and str(_parts(PROBE)[0]) not in text  # not if it shows Python's notation of a part
+            return ""
+        return "" if any(str(part) in text for part in in_parts(content)) else text
 
     def _with_readable_calls(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """`messages` with the calls of tools and their results as the template shows them."""
@@ -172,8 +185,9 @@ class ChatTemplate:
         return "".join(parts)
 
 
-def _parts(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}]
+def _to_continue(message: dict[str, Any]) -> dict[str, Any]:
+    """The final message with a mark where the model goes on."""
+    return {**message, "content": joined("", [message["content"], CONTINUE_MARK])}
 
 
 def _user(text: str = PROBE) -> dict[str, Any]:
@@ -200,7 +214,7 @@ def _as_json(arguments: Any) -> str:
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
-    return {**message, "content": _parts(content) if isinstance(content, str) else content}
+    return {**message, "content": in_parts(content) if isinstance(content, str) else content}
 
 
 def _cut_at_mark(text: str) -> str:

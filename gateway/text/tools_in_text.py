@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from gateway.text.content import Content, joined
+
 Message = dict[str, Any]
 
 SEPARATOR = "\n---\n"  # TGI's, between a message and the instruction behind it
@@ -31,7 +33,7 @@ def with_text(messages: list[Message], text: str) -> list[Message]:
     if not theirs:
         return [{"role": "system", "content": text}, *messages]
     at = theirs[-1]
-    told = {**messages[at], "content": messages[at]["content"] + SEPARATOR + text}
+    told = {**messages[at], "content": joined("", [messages[at]["content"], SEPARATOR + text])}
     return [*messages[:at], told, *messages[at + 1 :]]
 
 
@@ -47,7 +49,7 @@ def calls_as_text(message: Message, *, marked: bool) -> Message:
         calls = "\n".join(f"<tool_call>\n{_json(_call(each, 'arguments'))}\n</tool_call>" for each in functions)
     else:
         calls = _json([_call(each, "parameters") for each in functions])
-    return {**rest, "content": "\n".join(filter(None, [message["content"], calls]))}
+    return {**rest, "content": joined("\n", [message["content"], calls])}
 
 
 def results_as_text(messages: list[Message]) -> list[Message]:
@@ -59,7 +61,7 @@ def results_as_text(messages: list[Message]) -> list[Message]:
     for message in messages:
         result = message["role"] == "tool"
         if result and before == "tool":
-            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{_result(message)}"}
+            told[-1] = {**told[-1], "content": joined("\n", [told[-1]["content"], _result(message)])}
         else:
             told.append({"role": "user", "content": _result(message)} if result else message)
         before = message["role"]
@@ -87,6 +89,6 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _result(message: Message) -> str:
+def _result(message: Message) -> Content:
     named = f" of {message['name']}" if message.get("name") else ""
-    return f"Result{named}: {message['content']}"
+    return joined("", [f"Result{named}: ", message["content"]])
