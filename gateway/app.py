@@ -64,7 +64,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway, max_requests: int) -> None:
     """From the innermost to the outermost, which sees a request first."""
     options = gateway.options
     probes = frozenset(filter(None, (*QUIET_PATHS, options.aip_health_route)))
-    app.add_middleware(BodyGuard, limit=options.payload_limit, refuse=refusal)
+    app.add_middleware(BodyGuard, limit=options.payload_limit, refuse=refusal, raised=lambda: gateway.payload_limit)
     app.add_middleware(RequestLimit, limit=max_requests, exempt=probes, refuse=refusal)
     app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     if options.cors_allow_origin:

@@ -78,7 +78,7 @@ class HttpProcess(EngineListener):
             resume=options.resume_requests,
             turn=spec.counters.turn,
             hang_limit=options.engine_hang_timeout,
-            prepare=self._text_loader.prepare,
+            prepare=self._prepare,
             listeners=(self, *listeners),
             routes=self.metrics,
         )
@@ -145,8 +145,10 @@ class HttpProcess(EngineListener):
             await asyncio.wait((self._administering,))
         self._talking.cancel()
         await asyncio.wait((self._talking,))
-        await self._text_loader.close()
-        self.gateway.responses.close()
+        await self.gateway.close()
+
+    async def _prepare(self, description: pb.Description) -> None:
+        await self.gateway.prepare(description)
 
     def engine_ready(self, engine: int, description: pb.Description) -> None:
         if not self._frozen:

@@ -9,6 +9,7 @@ from fastapi import Request
 
 from gateway.config.options import Options
 from gateway.engine.interface import Engine, Operations
+from gateway.images.pictures import Pictures
 from gateway.observability.feed.feed import Feed
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats
@@ -19,6 +20,7 @@ from gateway.request.named_generations import NamedGenerations
 from gateway.request.response_store import ResponseStore
 from gateway.text.loader import ModelTextLoader
 from gateway.text.model_text import ModelText
+from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Tracing
 
 
@@ -41,14 +43,28 @@ class Gateway:
     responses: ResponseStore = field(init=False)
     named_generations: NamedGenerations = field(init=False)
     feed: Feed = field(init=False)
+    pictures: Pictures = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
         most, most_bytes = self.options.max_stored_responses, self.options.max_stored_response_bytes
         self.responses = ResponseStore(most, most_bytes, self.shared)
         self.named_generations = NamedGenerations(self.shared)
+        self.pictures = Pictures(self.options)
         self.feed = Feed(self.metrics, lambda: {each.index: each.state for each in self.engine.replicas})
         self._formats: tuple[ModelText, Formats] | None = None  # of the model that was asked for last
+
+    async def prepare(self, description: pb.Description) -> None:
+        """Load what is needed for the model that an engine describes, unless it is loaded. Raises UnusableModel."""
+        await self.text_loader.prepare(description)
+        if (model := self.text_loader.current) is not None:
+            await self.pictures.prepare(description, model)
+
+    async def close(self) -> None:
+        """End what `prepare` has begun, and forget what is stored."""
+        await self.pictures.close()
+        await self.text_loader.close()
+        self.responses.close()
 
     def formats(self, model: ModelText) -> Formats:
         """How `model`, the one being served, writes calls and reasoning."""
@@ -67,6 +83,12 @@ class Gateway:
     def all_ready(self) -> bool:
         """Whether every HTTP process of this server can serve."""
         return self.ready and self.admission.counters.all_ready
+
+    @property
+    def payload_limit(self) -> int:
+        """Bytes of the largest body: images need more than text."""
+        raised = self.options.image_payload_limit if self.pictures.sight is not None else 0
+        return max(self.options.payload_limit, raised)
 
     @property
     def max_input_tokens(self) -> int:

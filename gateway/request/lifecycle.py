@@ -112,6 +112,11 @@ class RequestLifecycle:
             self._record(stats)
         self._span.end("" if error is None else _cause(error))
 
+    @property
+    def salt(self) -> bytes:
+        """What callers must share to share what the engine keeps."""
+        return self._info.caller.salt
+
     def admit(self, copies: int) -> None:
         """Take one permit per sequence, or beam, until the block ends. Raises as `Admission.request`."""
         self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._info.caller.number))
@@ -163,7 +168,7 @@ class RequestLifecycle:
     def _add_server_fields(self, request: pb.Generate) -> None:
         """Add what the server decides and not the body: the caller, the cache's salt, the trace and the time limits."""
         request.caller = self._info.caller.number
-        request.cache_salt = self._info.caller.salt + request.cache_salt
+        request.cache_salt = self.salt + request.cache_salt
         request.traceparent = self._span.traceparent
         request.queue_timeout_seconds = self._gateway.options.queue_timeout
         request.timeout_seconds = self.time_left() or 0.0

@@ -13,9 +13,10 @@ from gateway.http.encoding import json_list, json_text
 from gateway.http.openapi import answers, refusals, takes
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
+from gateway.request.written_images import spans_of_written
 from gateway.routes.openai import routes as openai
 from gateway.routes.openai import tokens
-from gateway.routes.openai.chat_prompt import prompt_text
+from gateway.routes.openai.chat_prompt import spans_of_chat, with_written_images
 from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.routes.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.routes.openai.errors import with_error_answers
@@ -67,8 +68,7 @@ async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)
     """A chat as the text that its template makes of it, and that text's tokens."""
     body = await read_body(request, ChatRequest)
     model, _ = serving(gateway)
-    text = await prompt_text(model, body)
-    spans = await model.spans(text, field="messages", add_special_tokens=bool(body.add_special_tokens))
+    text, spans = await spans_of_chat(gateway, model, with_written_images(gateway, body))
     listed = await asyncio.to_thread(_listed, spans)
     content = f'{{"tokenize_response":{listed},"templated_text":{json_text(text)}}}'
     return Response(content, media_type="application/json")
@@ -77,7 +77,7 @@ async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)
 async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeInputs)
     model, _ = serving(gateway)
-    spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
+    spans = await spans_of_written(gateway, model, body.inputs, field="inputs")
     return Response(await asyncio.to_thread(_listed, spans), media_type="application/json")
 
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from gateway.app import create_app
 from gateway.config.options import Options
+from gateway.images.pictures import Pictures
 from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
 from gateway.request.gateway_state import Gateway
@@ -23,6 +24,8 @@ from gateway.request.shared_counters import SharedCounters
 from gateway.text.loader import ModelTextLoader
 from tests.engine_mock import EOS, MockOptions
 from tests.gateway.fake_engine_client import FakeEngineClient
+from tests.gateway.images.models import directory as seeing_directory
+from tests.gateway.seeing import IMAGE, PATCH_VALUES, ToyHelper
 from tests.gateway.toys import TEMPLATE, byte_level, write_model
 
 HELLO = [*byte_level().encode("hello world", add_special_tokens=False).ids, EOS]  # five tokens and the end
@@ -56,14 +59,19 @@ async def serve(
     tokens_per_step: int = 1,
     pooling: str = "last",
     logits: bool = True,
+    sees: str = "",
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
+
+    With `sees`, a recipe of `tests.tiny_vision`, the model is that one. The patches of a picture are all one number.
 
     With `adapters`, entries of `--lora-adapters`, the engine serves adapters; these it has at its start.
     """
     with tempfile.TemporaryDirectory() as directory:
         model_dir = write_model(Path(directory), template=template, **(generation_config or {}))
+        if sees:
+            model_dir = seeing_directory(sees)
         chosen = HELLO if script is None else script
         mock = MockOptions(
             model_dir=model_dir,
@@ -75,20 +83,24 @@ async def serve(
             lora_adapters=adapters or (),
             pooling=pooling,
             logits=logits,
+            image_token_id=IMAGE if sees else None,
+            patch_values=PATCH_VALUES,
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)
         text_loader = ModelTextLoader(1, payload_limit=chosen_options.payload_limit)
         assert engine.description is not None
-        await text_loader.prepare(engine.description)
         admission = Admission(16, 10_000, SharedCounters(len(chosen_options.keys)))
         model_name = next(iter(chosen_options.served_model_name), "")
         gateway = Gateway(chosen_options, engine, admission, Metrics(model_name=model_name), text_loader)
+        if sees:
+            gateway.pictures = Pictures(chosen_options, ToyHelper)
+        await gateway.prepare(engine.description)
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             yield ServedApp(app, gateway, engine, http)
-        await text_loader.close()
+        await gateway.close()
 
 
 def events(response: httpx.Response) -> list[Any]:

@@ -8,10 +8,11 @@ from pydantic import ValidationError
 from gateway.errors import Kind, RequestError
 from gateway.http.validation_messages import describe
 from gateway.parsing.reasoning_format import ReasoningFormat
-from gateway.routes.anthropic.content import Block, Message, joined
+from gateway.routes.anthropic.content import Block, Message, chat_content
 from gateway.routes.anthropic.schemas import CountRequest, MessagesRequest, Tool, ToolChoice
 from gateway.routes.openai.messages import MAX_CALLS
 from gateway.routes.openai.schemas import SWITCHES, ChatRequest
+from gateway.text.content import joined
 
 # The first line of Claude Code's system prompt, which tells its maker who pays. It differs in every request, so that no
 # prefix would ever be found in the cache; vLLM drops it too.
@@ -66,17 +67,17 @@ def _by_user(message: Message) -> Iterator[dict[str, Any]]:
     """The results of tools, each a message of its own, then what the user says; a result has no place after it."""
     results = message.of("tool_result")
     yield from map(_result, results)
-    if message.of("text") or not results:
-        yield {"role": "user", "content": message.text}
+    said = [block for block in message.blocks if block.type != "tool_result"]
+    if said or not results:
+        yield {"role": "user", "content": chat_content(said)}
 
 
 def _result(block: Block) -> dict[str, Any]:
-    text = joined(block.content)
-    return {
-        "role": "tool",
-        "tool_call_id": block.tool_use_id,
-        "content": f"Error: {text}" if block.is_error else text,  # no template has a place for the flag
-    }
+    content = block.content or ""
+    told = content if isinstance(content, str) else chat_content(content)
+    if block.is_error:  # no template has a place for the flag
+        told = joined("", ["Error: ", told])
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": told}
 
 
 def _by_assistant(message: Message) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The messages of a body and their blocks. What cannot be put into the prompt is refused by name."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ Role = Literal["user", "assistant", "system"]
 # The blocks that are served: who may write each, and the fields that it needs.
 BLOCKS: dict[str, tuple[tuple[Role, ...], tuple[str, ...]]] = {
     "text": (("user", "assistant", "system"), ("text",)),
+    "image": (("user",), ("source",)),
     "tool_use": (("assistant",), ("id", "name", "input")),
     "tool_result": (("user",), ("tool_use_id",)),
     "thinking": (("assistant",), ("thinking",)),
@@ -40,6 +42,45 @@ class TextBlock(StrictModel):
         return self
 
 
+class ImageSource(StrictModel):
+    """An image within the body, or at a URL. A file that Anthropic keeps is refused."""
+
+    type: Annotated[str, Field(max_length=64)]
+    media_type: Annotated[str, Field(max_length=64)] | None = None
+    data: str | None = None
+    url: str | None = None
+
+    @model_validator(mode="after")
+    def _is_served(self) -> "ImageSource":
+        if self.type not in ("base64", "url"):
+            raise ValueError(f"sources of {named(self.type)} are not supported, only base64 and url")
+        if self.type == "base64" and (self.data is None or self.media_type is None):
+            raise ValueError("a source of type base64 needs media_type and data")
+        if self.type == "url" and self.url is None:
+            raise ValueError("a source of type url needs url")
+        return self
+
+    @property
+    def locator(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}" if self.type == "base64" else self.url or ""
+
+
+class ResultBlock(StrictModel):
+    """What a tool has returned: a text or an image."""
+
+    type: Annotated[str, Field(max_length=64)]
+    text: str | None = None
+    source: ImageSource | None = None
+
+    @model_validator(mode="after")
+    def _is_served(self) -> "ResultBlock":
+        if self.type not in ("text", "image"):
+            raise ValueError(f"blocks of {named(self.type)} are not supported here, only text and image")
+        if (self.text if self.type == "text" else self.source) is None:
+            raise ValueError(f"a block of type {self.type} needs {'text' if self.type == 'text' else 'source'}")
+        return self
+
+
 Text = str | Annotated[list[TextBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 
 
@@ -52,7 +93,8 @@ class Block(StrictModel):
     name: Annotated[str, Field(min_length=1, max_length=MAX_CALL_NAME)] | None = None
     input: dict[str, Any] | None = None
     tool_use_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    content: Text | None = None
+    source: ImageSource | None = None
+    content: str | Annotated[list[ResultBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)] | None = None
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
@@ -92,6 +134,17 @@ class Message(StrictModel):
         return self
 
 
-def joined(text: Text | None) -> str:
-    """The text of a string or of blocks, a line each at least."""
-    return "\n".join(block.text or "" for block in text) if isinstance(text, list) else text or ""
+Part = dict[str, Any]
+
+
+def chat_content(blocks: Sequence[Block] | Sequence[ResultBlock]) -> str | list[Part]:
+    """Texts, a line each at least; with images among them, the parts of a chat's message."""
+    if not any(block.type == "image" for block in blocks):
+        return "\n".join(block.text or "" for block in blocks)
+    return [_part(block) for block in blocks]
+
+
+def _part(block: Block | ResultBlock) -> Part:
+    if block.source is not None:
+        return {"type": "image_url", "image_url": {"url": block.source.locator}}
+    return {"type": "text", "text": block.text or ""}

@@ -56,6 +56,7 @@ RENAMED = (
     (re.compile(r"\bresponse_format\.json_schema(\.schema)?\b"), "output_config.format.schema"),
     (re.compile(r"\bresponse_format\b"), "output_config.format"),
     (re.compile(r"\breasoning_effort none\b"), "thinking of type disabled"),
+    (re.compile(r"\bmessages\[\d+\]\.content\[\d+\]\.image_url\b"), "messages"),  # counted as a chat's are
     (re.compile(r"\bthinking_token_budget\b"), "thinking.budget_tokens"),
 )
 _INDEX = re.compile(r"(?<=[\w\]])\[(\d+)\]")

@@ -21,7 +21,7 @@ from gateway.routes.anthropic.errors import error_event
 from gateway.routes.anthropic.message_writer import MessageWriter, event
 from gateway.routes.anthropic.schemas import CountRequest, MessagesRequest
 from gateway.routes.openai import chat, validation
-from gateway.routes.openai.chat_prompt import prompt_ids
+from gateway.routes.openai.chat_prompt import read_chat
 from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.identity import names, request_id
 from gateway.routes.openai.schemas import ChatRequest
@@ -82,7 +82,7 @@ async def count(request: Request, gateway: Gateway, body: CountRequest) -> Respo
     model, description = serving(gateway)
     asked = await _chat_request(gateway, body)
     await validation.check_model(asked.model, gateway, description)
-    return JSONResponse({"input_tokens": len(await prompt_ids(model, asked))})
+    return JSONResponse({"input_tokens": len((await read_chat(gateway, model, asked)).ids)})
 
 
 async def _chat_request(gateway: Gateway, body: CountRequest) -> ChatRequest:

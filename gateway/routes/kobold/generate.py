@@ -13,6 +13,7 @@ from gateway.http.body import parse_body, raw_body, refuse_compressed
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes
 from gateway.http.sse import EventStream
+from gateway.images.picture import ReadPrompt
 from gateway.request.auth import caller_of
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
@@ -21,7 +22,7 @@ from gateway.request.output import Finish, OutputDelta, OutputProcessor
 from gateway.routes.kobold.completion_request import NAMES, completion_request
 from gateway.routes.kobold.errors import error_event
 from gateway.routes.kobold.lengths import Lengths
-from gateway.routes.kobold.prompt import prompt_ids
+from gateway.routes.kobold.prompt import read_prompt
 from gateway.routes.kobold.schemas import GenerateBody, NamedBody
 from gateway.routes.openai import completions, validation
 from gateway.routes.openai.renamed import renamed
@@ -128,8 +129,8 @@ async def _begin(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateBo
     ends = description.eos_token_ids
     made = await in_thread(lambda: completion_request(body, lengths.answer, ends), when=bool(body.grammar))
 
-    async def read(model: ModelText, *_: Any) -> list[int]:
-        return await prompt_ids(model, body, room)
+    async def read(_: Gateway, model: ModelText, *__: Any) -> ReadPrompt:
+        return await read_prompt(gateway, model, body, room)
 
     return await completions.begin(gateway, validation.with_server_options(made, gateway), lifecycle, read)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from gateway.http.body import StrictModel
+from gateway.images.picture import Source
 from gateway.routes.kobold.lengths import MIN_CONTEXT
 from gateway.routes.kobold.numbers import Number, Whole, at_least
 from gateway.routes.kobold.unsupported import UNSUPPORTED
@@ -18,6 +19,7 @@ from jaxengine.rpc.limits import MAX_BAD_WORDS
 
 MAX_STOPS, MAX_BIASES = 256, 512  # as KoboldCpp
 MAX_KEY_CHARACTERS = 128
+MAX_IMAGES = 64
 ANSWER = 768  # tokens, where the client does not say
 SAMPLER_ORDER = (6, 0, 1, 3, 4, 2, 5)
 
@@ -91,7 +93,13 @@ class GenerateBody(StrictModel):
     banned_strings: Words | None = None
     custom_token_bans: Bans = None
     grammar: str = ""
+    images: Annotated[list[str], Field(max_length=MAX_IMAGES, fail_fast=True)] = Field(default_factory=list)  # base64
     genkey: Key = ""
+
+    @property
+    def sources(self) -> list[Source]:
+        """The images: base64, or `data:` URLs."""
+        return [Source.of_base64(each, f"images[{number}]") for number, each in enumerate(self.images)]
 
     @property
     def stops(self) -> list[str]:

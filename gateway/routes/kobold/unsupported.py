@@ -3,7 +3,6 @@
 from typing import Any
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "images": ([],),
     "audio": ([],),
     "negative_prompt": ("",),
     "guidance_scale": (1, "1", "1.0"),

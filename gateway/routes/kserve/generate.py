@@ -55,7 +55,7 @@ async def _read(
 ) -> tuple[Model, InferRequest]:
     model = await models.find_model(gateway, name, version)
     refuse_compressed(request)
-    raw, _ = await read_parts(request, gateway.options.payload_limit)
+    raw, _ = await read_parts(request, gateway.payload_limit)
     body = await parse_object(raw or b"")
     return model, await in_thread(lambda: _asked(name, model, body, streams), when=len(raw or b"") > LARGE)
 

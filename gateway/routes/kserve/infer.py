@@ -24,7 +24,7 @@ MANY = 10_000  # likewise, from which on a thread writes them
 async def respond(request: Request, gateway: Gateway, name: str, version: str, arrival: float) -> Response:
     """The whole answer, unless the client leaves before it is made. Raises RequestError."""
     model = await models.find_model(gateway, name, version)
-    header, rest = await read_parts(request, gateway.options.payload_limit)
+    header, rest = await read_parts(request, gateway.payload_limit)
     if header is None:
         body, asked = None, InferRequest(name, inputs=_one_raw(model, rest))
     else:

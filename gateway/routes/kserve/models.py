@@ -29,7 +29,7 @@ def served_models(gateway: Gateway) -> list[Model]:
     """All, by their own names. Raises EngineUnavailable."""
     _, description = serving(gateway)
     name = names(gateway.options, description)[0]
-    found: list[Model] = [] if description.embeds_only else [TextModel(name)]
+    found: list[Model] = [] if description.embeds_only else [_text_model(gateway, name)]
     found.append(TokenizerModel(name + TOKENIZER))
     if description.logits:
         found.append(LogitsModel(name + LOGITS))
@@ -53,7 +53,11 @@ async def find_model(gateway: Gateway, name: str, version: str = "") -> Model:
         companion = served.name.removeprefix(own[0])
         if any(name == each + companion for each in (*own, *ALIASES)):
             return served
-    return TextModel(own[0], await validation.check_model(name, gateway, description))
+    return _text_model(gateway, own[0], await validation.check_model(name, gateway, description))
+
+
+def _text_model(gateway: Gateway, name: str, adapter: str = "") -> TextModel:
+    return TextModel(name, adapter, sees=gateway.pictures.sight is not None)
 
 
 async def infer(

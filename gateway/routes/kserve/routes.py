@@ -114,7 +114,7 @@ async def model_metadata(gateway: Gateway = Depends(gateway_of), named: ModelPat
 @router.post("/repository/{repository}/index", openapi_extra=path_parameters("repository") | INDEX)
 async def index(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """All models, each of which is ready."""
-    raw, _ = await read_parts(request, gateway.options.payload_limit)
+    raw, _ = await read_parts(request, gateway.payload_limit)
     if raw:
         await parse_body(raw, IndexBody)
     return JSONResponse(metadata.index(gateway))

@@ -60,12 +60,14 @@ INPUTS = tuple(  # perf_analyzer must be told every size that varies
     TensorSpec(name, datatype, (-1,) if name in LISTS else (1,), optional=name != "text_input")
     for name, datatype in DATATYPES.items()
 )
+IMAGE = "image"  # vLLM's: base64 of as many images as there are, in their order
+SEEING_INPUTS = (*INPUTS, TensorSpec(IMAGE, BYTES, (-1,), optional=True))
 # Inputs of the two back ends that ask for what is done another way here, or not at all.
 _ADAPTER = "name the adapter as the request's model"
 _PROMPT = "a prompt is a text"
 _BIAS = "use logit_bias in sampling_parameters"
 REFUSED = {
-    "image": "this model reads no images",
+    IMAGE: "this model reads no images",
     **dict.fromkeys(("lora_task_id", "lora_weights", "lora_config"), _ADAPTER),
     **dict.fromkeys(("prompt_embedding_table", "prompt_vocab_size", "prompt_table_extra_id"), _PROMPT),
     **dict.fromkeys(("embedding_bias_words", "embedding_bias_weights"), _BIAS),
@@ -92,12 +94,14 @@ class Given:
 
     fields: of the completion. others: inputs with a meaning of their own, by name.
     names: by field, what the client calls it.
+    images: as base64.
     vllm: whether there are vLLM's `sampling_parameters`.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    images: list[str] = field(default_factory=list)
     vllm: bool = False
 
     @classmethod
@@ -112,7 +116,9 @@ class Given:
             for name, value in _sampling_parameters(text).items():
                 given._add(name, value)
         for name, tensor in request.inputs.items():
-            if name not in REFUSED:
+            if name == IMAGE and tensor.datatype == BYTES:
+                given.images = [text for text in texts_of(tensor) if text]
+            elif name not in REFUSED:
                 given._add(name, _value_of(tensor))
         return given
 

@@ -7,29 +7,35 @@ true, and a stream has only what is new.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from gateway.errors import RequestError
 from gateway.http.encoding import in_thread
+from gateway.images.picture import ReadPrompt, Source
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
+from gateway.request.written_images import read_beside
 from gateway.routes.kserve.completion_request import completion_request
 from gateway.routes.kserve.inference import InferRequest, InferResponse, Signature
 from gateway.routes.kserve.text_answer import OUTPUTS, TextAnswer
-from gateway.routes.kserve.text_inputs import INPUTS, REFUSED, Given
+from gateway.routes.kserve.text_inputs import IMAGE, INPUTS, REFUSED, SEEING_INPUTS, Given
 from gateway.routes.openai import completions, validation
 from gateway.routes.openai.renamed import renamed
 from gateway.routes.openai.respond import Reply
 from gateway.routes.openai.schemas import CompletionRequest
+from gateway.text.model_text import ModelText
+
+BLIND = Signature(INPUTS, OUTPUTS, decoupled=True, refused=REFUSED)
+SEEING = replace(BLIND, inputs=SEEING_INPUTS, refused={name: why for name, why in REFUSED.items() if name != IMAGE})
 
 
 class TextModel:
     """The language model, or one of its adapters."""
 
-    signature = Signature(INPUTS, OUTPUTS, decoupled=True, refused=REFUSED)
-
-    def __init__(self, name: str, adapter: str = "") -> None:
+    def __init__(self, name: str, adapter: str = "", *, sees: bool = False) -> None:
         self.name, self.adapter = name, adapter
+        self.signature = SEEING if sees else BLIND
 
     async def infer(
         self, gateway: Gateway, info: RequestInfo, request: InferRequest
@@ -41,13 +47,24 @@ class TextModel:
             ends = description.eos_token_ids
             body = await in_thread(lambda: completion_request(given, ends, self.adapter), when=given.constrains)
             body = validation.with_server_options(body, gateway)
-            reply = await completions.begin(gateway, body, lifecycle)
+            read = partial(_read_with_images, sources=_sources(given)) if given.images else completions.read_prompt
+            reply = await completions.begin(gateway, body, lifecycle, read)
             answer = _stream if body.stream else _whole
             answers = answer(given, request, body, lifecycle, reply)
             with reply.grammar_fields.named():
                 async with aclosing(answers):
                     async for response in answers:
                         yield response
+
+
+def _sources(given: Given) -> list[Source]:
+    return [Source.of_base64(each, IMAGE) for each in given.images]
+
+
+async def _read_with_images(
+    gateway: Gateway, _: ModelText, __: CompletionRequest, prompt: str | list[int], ___: int, *, sources: list[Source]
+) -> ReadPrompt:
+    return await read_beside(gateway, str(prompt), sources, field="text_input", of=IMAGE)
 
 
 def _check_stream(given: Given, request: InferRequest) -> None:

@@ -10,12 +10,13 @@ from fastapi import Request
 from gateway.config.options import TGI
 from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.request.gateway_state import Gateway
+from gateway.request.images import add_images
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.answer_format import AnswerFormat
 from gateway.routes.openai.chat_constraint import constrain
-from gateway.routes.openai.chat_prompt import encoded, prompt_text
+from gateway.routes.openai.chat_prompt import read_chat, with_written_images
 from gateway.routes.openai.envelope import finish_fields
 from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -60,7 +61,7 @@ class Chat:
 
 async def begin(request: Request, gateway: Gateway, body: ChatRequest, lifecycle: RequestLifecycle) -> Reply:
     """The choices of one chat. Raises RequestError."""
-    [chat], description = await begin_chats(gateway, [body], lifecycle)
+    [chat], description = await begin_chats(gateway, [with_written_images(gateway, body)], lifecycle)
     as_tgi = _reads_as_tgi(request, body)
     choices = [_ChatChoice(chat, index, each, as_tgi=as_tgi) for index, each in enumerate(chat.outputs)]
     return _ChatReply(description, choices, chat.grammar_fields, body)
@@ -99,11 +100,11 @@ async def _chat(
     description: pb.Description,
 ) -> Chat:
     with lifecycle.span("tokenize"):
-        text = await prompt_text(model, body)
-        ids = await encoded(model, body, text)
+        chat = await read_chat(gateway, model, body)
         context = validation.context(body, gateway, description)
-        prompt = validation.truncated(ids, body, context.max_input_tokens)
-        if body.cut == "right" and len(prompt) < len(ids):
+        read = validation.truncated(chat.read, body, context.max_input_tokens)
+        text, prompt = chat.text, read.ids
+        if body.cut == "right" and len(prompt) < len(chat.ids):
             text = await model.decode(prompt, skip_special_tokens=False)  # what the answer follows
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     limit = validation.new_tokens(prompt, body.new_tokens, context, "messages", name=name)
@@ -113,6 +114,7 @@ async def _chat(
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
     grammar_fields = await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))
+    await add_images(gateway, lifecycle, requests, read)
     outputs = [OutputProcessor(model, each, prompt, body.stops, policy) for each in requests]
     return Chat(body, answer, outputs, grammar_fields)
 

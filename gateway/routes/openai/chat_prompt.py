@@ -1,29 +1,119 @@
-"""The messages of a chat as the model reads them: one text, made by its template, and that text's token ids."""
+"""The messages of a chat as the model reads them: one text, made by its template, that text's token ids, and the images
+that stand among these.
+"""
 
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.images.markdown import pieces
+from gateway.images.picture import Picture, ReadPrompt
+from gateway.images.sight import Sight
+from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.history import template_messages
+from gateway.routes.openai.messages import ContentPart, Message, image_sources
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.text.model_text import ModelText
+from gateway.text.tokenizer import TokenSpan
 
 
-async def prompt_ids(model: ModelText, body: ChatRequest) -> list[int]:
-    """The token ids of `prompt_text`. Raises RequestError."""
-    return await encoded(model, body, await prompt_text(model, body))
+@dataclass(frozen=True)
+class ChatPrompt:
+    """text: what the template writes, in which a placeholder stands for each image."""
+
+    text: str
+    read: ReadPrompt
+
+    @property
+    def ids(self) -> list[int]:
+        return self.read.ids
 
 
-async def encoded(model: ModelText, body: ChatRequest, text: str) -> list[int]:
-    """The token ids of `text`, which is `prompt_text`. Raises RequestError."""
-    return await model.encode(text, add_special_tokens=bool(body.add_special_tokens), field="messages")
+async def read_chat(gateway: Gateway, model: ModelText, body: ChatRequest) -> ChatPrompt:
+    """The prompt of the chat. Raises RequestError."""
+    sight, text, pictures = await _read(gateway, model, body)
+    special = _adds_special_tokens(sight, body, text)
+    if sight is not None:
+        return ChatPrompt(text, await sight.prompt(text, pictures, special=special, field="messages"))
+    return ChatPrompt(text, ReadPrompt(await model.encode(text, add_special_tokens=special, field="messages")))
 
 
-async def prompt_text(model: ModelText, body: ChatRequest) -> str:
+async def spans_of_chat(gateway: Gateway, model: ModelText, body: ChatRequest) -> tuple[str, list[TokenSpan]]:
+    """The prompt's text and the tokens of it. Raises RequestError."""
+    sight, text, pictures = await _read(gateway, model, body)
+    special = _adds_special_tokens(sight, body, text)
+    if sight is not None:
+        return await sight.spans(text, pictures, special=special, field="messages")
+    return text, await model.spans(text, add_special_tokens=special, field="messages")
+
+
+async def _read(gateway: Gateway, model: ModelText, body: ChatRequest) -> tuple[Sight | None, str, list[Picture]]:
+    """What the model sees with, the text that its template makes of the chat, and the chat's images."""
+    sources = image_sources(body.messages)
+    sight = gateway.pictures.seeing(sources, "messages") if sources else gateway.pictures.sight
+    text = await _prompt_text(model, body, sight)
+    return sight, text, await sight.look(sources) if sight is not None else []
+
+
+def _adds_special_tokens(sight: Sight | None, body: ChatRequest, text: str) -> bool:
+    """Whether the tokens that begin a text come before `text`. Where the chat does not say, they do if a processor of
+    images would have them there.
+    """
+    if body.add_special_tokens is None and sight is not None:
+        return sight.adds_special_tokens(text)
+    return bool(body.add_special_tokens)
+
+
+async def _prompt_text(model: ModelText, body: ChatRequest, sight: Sight | None) -> str:
     """What the template makes of the chat. Raises RequestError."""
     continues = bool(body.continue_final_message)
+    said: dict[str, Any] = {
+        "messages": template_messages(body.messages, knows_developer=model.knows_developer),
+        "tools": body.tool_use.shown,
+        "tool_prompt": body.tool_prompt,
+        "variables": body.template_variables,
+    }
+    if sight is not None:  # JSON changes nothing in what stands for an image
+        sight.refuse_spelled(json.dumps(said, ensure_ascii=False), "messages")
     return await model.render(
-        messages=template_messages(body.messages, knows_developer=model.knows_developer),
+        **said,
         add_generation_prompt=body.add_generation_prompt is not False and not continues,
         continue_final_message=continues,
-        tools=body.tool_use.shown,
-        tool_prompt=body.tool_prompt,
-        variables=body.template_variables,
         template=body.chat_template,
     )
+
+
+def with_written_images(gateway: Gateway, body: ChatRequest) -> ChatRequest:
+    """`body` with the images that its user writes into texts as TGI has them, `![](https://…)`, as parts of their own;
+    if the model sees.
+    """
+    if gateway.pictures.sight is None:
+        return body
+    return body.model_copy(update={"messages": list(map(_with_written_images, body.messages))})
+
+
+def _with_written_images(message: Message) -> Message:
+    if message.role != "user" or message.content is None:
+        return message
+    content = message.content
+    parts = [ContentPart(type="text", text=content)] if isinstance(content, str) else content
+    found = [piece for part in parts for piece in _pieces(part)]
+    return message if len(found) == len(parts) else message.model_copy(update={"content": found})
+
+
+def _pieces(part: ContentPart) -> list[ContentPart]:
+    """`part` cut at its images. What is linked without a URL is a part of the text."""
+    found: list[ContentPart] = []
+    text = ""
+    for piece in pieces(part.text or ""):
+        if isinstance(piece, str):
+            text += piece
+        elif not piece.is_located:
+            text += piece.written
+        else:
+            found += [ContentPart(type="text", text=text)] if text else []
+            found.append(ContentPart(type="image_url", image_url=piece.url))
+            text = ""
+    if not found:
+        return [part]
+    return [*found, ContentPart(type="text", text=text)] if text else found

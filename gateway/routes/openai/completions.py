@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gateway.http.encoding import json_bytes, json_text
+from gateway.images.picture import ReadPrompt
 from gateway.request.gateway_state import Gateway
+from gateway.request.images import add_images
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.routes.openai import sampling, validation
@@ -21,17 +23,24 @@ DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
 NULL_UNLESS_ASKED = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # vLLM's fields of a whole choice
 
 
-# Makes the ids of a prompt, for a vocabulary of a size.
-Reader = Callable[[ModelText, CompletionRequest, str | list[int], int], Awaitable[list[int]]]
+# Reads a prompt, for a vocabulary of a size.
+Reader = Callable[[Gateway, ModelText, CompletionRequest, str | list[int], int], Awaitable[ReadPrompt]]
 
 
-async def read_prompt(model: ModelText, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
-    """Raises RequestError."""
+async def read_prompt(
+    gateway: Gateway, model: ModelText, body: CompletionRequest, prompt: str | list[int], vocab_size: int
+) -> ReadPrompt:
+    """A prompt without images. Raises RequestError."""
+    sight = gateway.pictures.sight
     if isinstance(prompt, str):
+        if sight is not None:
+            sight.refuse_spelled(prompt, "prompt")
         special = body.add_special_tokens is not False
-        return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
+        return ReadPrompt(await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut))
     validation.refuse_unknown_ids(prompt, vocab_size, "prompt")
-    return prompt
+    if sight is not None:
+        sight.refuse_id(prompt, "prompt")
+    return ReadPrompt(prompt)
 
 
 async def begin(
@@ -46,24 +55,26 @@ async def begin(
     choices: list[_TextChoice] = []
     for prompt in body.prompts:
         with lifecycle.span("tokenize"):
-            asked = await read(model, body, prompt, description.vocab_size)
-        for output, echo in await _outputs(gateway, body, adapter, prompt, asked, model, description):
+            asked = await read(gateway, model, body, prompt, description.vocab_size)
+        for output, echo in await _outputs(gateway, lifecycle, body, adapter, prompt, asked, model, description):
             choices.append(_TextChoice(body, len(choices), output, echo))
     return _TextReply(description, choices, body)
 
 
 async def _outputs(
     gateway: Gateway,
+    lifecycle: RequestLifecycle,
     body: CompletionRequest,
     adapter: str,
     prompt: str | list[int],
-    asked: list[int],
+    asked: ReadPrompt,
     model: ModelText,
     description: pb.Description,
 ) -> list[tuple[OutputProcessor, str]]:
-    """The sequences of one prompt, whose ids are `asked`, and with each the text it echoes."""
+    """The sequences of one prompt, which was read as `asked`, and with each the text it echoes."""
     context = validation.context(body, gateway, description)
-    ids = validation.truncated(asked, body, context.max_input_tokens)
+    read = validation.truncated(asked, body, context.max_input_tokens)
+    ids = read.ids
     wanted = 1 if body.echo_only else body.max_tokens
     limit = validation.new_tokens(ids, wanted, context, "prompt", otherwise=DEFAULT_TOKENS)
     echo_logprobs = bool(body.echo) and body.logprobs is not None
@@ -71,7 +82,8 @@ async def _outputs(
     requests = sampling.generate_requests(
         body, adapter, ids, limit, model, breakers=breakers, echo_logprobs=echo_logprobs
     )
-    echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
+    await add_images(gateway, lifecycle, requests, read)
+    echo = _echo(model, prompt, ids, whole=len(ids) == len(asked.ids)) if body.echo else ""
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]
 
 

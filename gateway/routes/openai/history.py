@@ -29,7 +29,7 @@ def _fields(message: Message, role: str) -> dict[str, Any]:
     optional |= {
         "tool_calls": [_call(each.id or "", each.function) for each in message.tool_calls or () if each.function]
     }
-    return {"role": role, "content": message.text, **{key: value for key, value in optional.items() if value}}
+    return {"role": role, "content": message.for_template, **{key: value for key, value in optional.items() if value}}
 
 
 def _role(role: str, *, knows_developer: bool) -> str:

@@ -1,24 +1,54 @@
 """The messages of a chat: texts, the calls of tools and their results."""
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from gateway.http.body import StrictModel
+from gateway.images.picture import Source
+from gateway.text.content import Content, image_part, text_part
 
 MAX_PARTS = 64
 MAX_CALLS = 128
 
 
+Detail = Literal["auto", "low", "high", "original"]
+
+
+class ImageUrl(StrictModel):
+    """`detail` low asks for few tokens, where the model has a choice; high and auto for as many as it was made for."""
+
+    url: str
+    detail: Detail | None = None
+
+
 class ContentPart(StrictModel):
+    """A text, or an image: by its URL, or by an object that has it. `uuid` is vLLM's name for an image."""
+
     type: Annotated[str, Field(max_length=64)]
     text: str | None = None
+    image_url: str | ImageUrl | None = None
+    uuid: Annotated[str, Field(max_length=256)] | None = None
 
     @model_validator(mode="after")
-    def _is_text(self) -> "ContentPart":
-        if self.type != "text" or self.text is None:
-            raise ValueError("only parts of type text are supported, with a text")
+    def _is_served(self) -> "ContentPart":
+        if self.type == "image_url":
+            if self.image_url is None:
+                raise ValueError("a part of type image_url needs an image_url: no image is kept by its uuid")
+        elif self.type != "text" or self.text is None:
+            raise ValueError("only parts of type text are supported, with a text, and of type image_url")
         return self
+
+    @property
+    def is_image(self) -> bool:
+        return self.type == "image_url"
+
+    def source(self, field: str) -> Source:
+        """The image of a part that is one, and stands in `field` of the request."""
+        given = self.image_url if isinstance(self.image_url, ImageUrl) else ImageUrl(url=self.image_url or "")
+        detail = "high" if given.detail == "original" else given.detail or "auto"
+        return Source(given.url, f"{field}.image_url", detail)
 
 
 class CalledFunction(StrictModel):
@@ -62,8 +92,21 @@ class Message(StrictModel):
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
-            return "\n".join(part.text or "" for part in self.content)
+            return "\n".join(part.text or "" for part in self.content if not part.is_image)
         return self.content or self.refusal or ""
+
+    @property
+    def images(self) -> list[tuple[int, ContentPart]]:
+        """The parts that are images, each with its number among all."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [(at, part) for at, part in enumerate(parts) if part.is_image]
+
+    @property
+    def for_template(self) -> Content:
+        """Its text; with images, its parts, in which only the place of an image is left."""
+        if not isinstance(self.content, list) or not self.images:
+            return self.text
+        return [image_part() if part.is_image else text_part(part.text or "") for part in self.content]
 
     @model_validator(mode="after")
     def _is_of_its_role(self) -> "Message":
@@ -78,3 +121,14 @@ class Message(StrictModel):
         if self.content is None and self.role != "assistant":
             raise ValueError("content is required in every message but the assistant's")
         return self
+
+
+def image_sources(messages: Sequence[Message], field: str = "messages") -> list[Source]:
+    """The images of a chat, in the order in which a template writes them."""
+    return list(_image_sources(messages, field))
+
+
+def _image_sources(messages: Sequence[Message], field: str) -> Iterator[Source]:
+    for number, message in enumerate(messages):
+        for at, part in message.images:
+            yield part.source(f"{field}[{number}].content[{at}]")

@@ -12,7 +12,7 @@ from gateway.http.encoding import json_list, json_text
 from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import serving
 from gateway.routes.openai import validation
-from gateway.routes.openai.chat_prompt import prompt_ids
+from gateway.routes.openai.chat_prompt import read_chat, with_written_images
 from gateway.routes.openai.schemas import ChatRequest
 
 MAX_IDS = 1 << 20
@@ -52,7 +52,8 @@ async def tokenize_chat(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeChat)
     model, description = serving(gateway)
     await validation.check_model(body.model, gateway, description)
-    return await _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
+    chat = await read_chat(gateway, model, with_written_images(gateway, body))
+    return await _answer(gateway, chat.ids, show=bool(body.return_token_strs))
 
 
 async def detokenize(request: Request, gateway: Gateway) -> Response:

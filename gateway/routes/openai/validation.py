@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from gateway.config.options import ALIASES, Options
 from gateway.errors import ContextExceeded, Kind, RequestError
+from gateway.images.picture import ReadPrompt
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions, refuse
 from gateway.routes.openai.identity import names
 from gateway.samplers.rules import unknown_id
-from gateway.text.model_text import truncate
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
@@ -109,12 +109,12 @@ def check_count(given: int, field: str, things: str, options: Options) -> None:
         raise RequestError.invalid(message, field)
 
 
-def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[int]:
-    """As much of `prompt` as `truncate_prompt_tokens` leaves."""
+def truncated(prompt: ReadPrompt, body: Common, max_input_tokens: int) -> ReadPrompt:
+    """As much of `prompt` as `truncate_prompt_tokens` leaves. Raises RequestError if that cuts through an image."""
     if body.truncate_prompt_tokens is None or body.cut is None:
         return prompt
     keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    return truncate(prompt, keep, body.cut)
+    return prompt.truncated(keep, body.cut, "truncate_prompt_tokens")
 
 
 Body = TypeVar("Body", bound=Common)

@@ -50,6 +50,12 @@ class ListedItem(AnswerModel):
     status: ItemStatus
 
 
+class InputImage(AnswerModel):
+    type: Literal["input_image"]
+    image_url: str
+    detail: str
+
+
 class OutputMessage(ListedItem):
     type: Literal["message"]
     role: Literal["assistant"]
@@ -59,7 +65,7 @@ class OutputMessage(ListedItem):
 class InputMessage(ListedItem):
     type: Literal["message"]
     role: Literal["user", "system", "developer"]
-    content: list[InputText | Refusal]
+    content: list[InputText | InputImage | Refusal]
 
 
 class FunctionCall(ListedItem):
@@ -72,7 +78,7 @@ class FunctionCall(ListedItem):
 class FunctionCallOutput(ListedItem):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputText]
+    output: str | list[InputText | InputImage]
 
 
 class Reasoning(ListedItem):

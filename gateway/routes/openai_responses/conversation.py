@@ -8,7 +8,8 @@ finds the prefix in its cache.
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.routes.openai_responses.input_items import Item
+from gateway.routes.openai_responses.input_items import IMAGE, Item
+from gateway.text.content import joined
 
 ORDERS = ("system", "developer")  # roles of instructions
 
@@ -25,7 +26,7 @@ def messages(instructions: str | None, items: Sequence[Item]) -> list[Message]:
     if instructions:
         orders = next((at for at, each in enumerate(told) if each["role"] not in ORDERS), len(told))
         texts = [instructions, *(each["content"] for each in told[:orders])]
-        told[:orders] = [{"role": "system", "content": "\n\n".join(texts)}]
+        told[:orders] = [{"role": "system", "content": joined("\n\n", texts)}]
     return told
 
 
@@ -38,11 +39,11 @@ def _add(told: list[Message], item: Item) -> None:
             call = {"id": item["call_id"], "type": "function", "function": function}
             _turn(told).setdefault("tool_calls", []).append(call)
         case "function_call_output":
-            told.append({"role": "tool", "tool_call_id": item["call_id"], "content": _text(item["output"])})
+            told.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
         case "message" if item["role"] == "assistant":
             _turn(told, "content", "tool_calls")["content"] = _text(item["content"])
         case "message":
-            told.append({"role": item["role"], "content": _text(item["content"])})
+            told.append({"role": item["role"], "content": _content(item["content"])})
 
 
 def _turn(told: list[Message], *begun: str) -> Message:
@@ -54,6 +55,17 @@ def _turn(told: list[Message], *begun: str) -> Message:
 
 def reasoning_text(item: Item) -> str:
     return _text(item["content"] or item["summary"])
+
+
+def _content(parts: str | list[Item]) -> str | list[Item]:
+    """A text; with images, the parts of a chat's message."""
+    if isinstance(parts, str) or not any(part["type"] == IMAGE for part in parts):
+        return _text(parts)
+    return [_image(part) if part["type"] == IMAGE else {"type": "text", "text": _text([part])} for part in parts]
+
+
+def _image(part: Item) -> Item:
+    return {"type": "image_url", "image_url": {"url": part["image_url"], "detail": part["detail"]}}
 
 
 def _text(parts: str | list[Item]) -> str:

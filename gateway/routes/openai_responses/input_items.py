@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gateway.http.body import StrictModel
+from gateway.routes.openai.messages import Detail
 
 MAX_ITEMS = 4096
 MAX_PARTS = 64
 KIND = re.compile(r"[a-z_]{1,40}")  # what a refusal repeats of a type
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+IMAGE = "input_image"
 SEALED = "text:"  # begins our own `encrypted_content`, which hides nothing
 
 Item = dict[str, Any]
@@ -44,19 +46,43 @@ def opened(encrypted: str) -> str:
 
 
 class Part(StrictModel):
+    """A text, a refusal, or an image, whose `detail` is as in chats."""
+
     type: Annotated[str, Field(max_length=64)]
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: Annotated[str, Field(max_length=128)] | None = None
+    detail: Detail | None = None
 
     @model_validator(mode="after")
     def _is_text(self) -> "Part":
         if self.type == "refusal" and self.refusal is not None:
             return self
+        if self.is_image:
+            return self._located()
         if self.type not in TEXTS:
-            raise ValueError(f"parts{_of_type(self.type)} are not supported, only texts are")
+            raise ValueError(f"parts{_of_type(self.type)} are not supported, only texts and images are")
         if self.text is None:
             raise ValueError("a part needs its text")
         return self
+
+    def _located(self) -> "Part":
+        if self.file_id is not None:
+            raise ValueError("file_id is not supported: an image comes by its image_url")
+        if self.image_url is None:
+            raise ValueError(f"a part of type {IMAGE} needs its image_url")
+        return self
+
+    @property
+    def is_image(self) -> bool:
+        return self.type == IMAGE
+
+    def told(self) -> Item:
+        """As OpenAI lists what is put in."""
+        if self.is_image:
+            return {"type": IMAGE, "image_url": self.image_url, "detail": self.detail or "auto"}
+        return {"type": "input_text", "text": self.words}
 
     @property
     def words(self) -> str:
@@ -68,6 +94,11 @@ Id = Annotated[str, Field(min_length=1, max_length=128)]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
+def _refuse_images(parts: str | Parts | None) -> None:
+    if isinstance(parts, list) and any(part.is_image for part in parts):
+        raise ValueError(f"parts of type {IMAGE} may stand in the input of users and the results of functions only")
+
+
 class MessageItem(StrictModel):
     """A message, with or without its type, or an earlier answer's."""
 
@@ -76,6 +107,12 @@ class MessageItem(StrictModel):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Parts
     status: Status | None = None
+
+    @model_validator(mode="after")
+    def _holds_what_its_role_writes(self) -> "MessageItem":
+        if self.role == "assistant":
+            _refuse_images(self.content)
+        return self
 
     def told(self) -> Item:
         parts = [Part(type="text", text=self.content)] if isinstance(self.content, str) else self.content
@@ -88,7 +125,7 @@ class MessageItem(StrictModel):
             return {"type": "refusal", "refusal": part.words}
         if self.role == "assistant":
             return {"type": "output_text", "text": part.words, "annotations": []}
-        return {"type": "input_text", "text": part.words}
+        return part.told()
 
 
 class CallItem(StrictModel):
@@ -116,9 +153,7 @@ class ResultItem(StrictModel):
     status: Status | None = None
 
     def told(self) -> Item:
-        parts = [] if isinstance(self.output, str) else self.output
-        texts = [{"type": "input_text", "text": part.words} for part in parts]
-        output = self.output if isinstance(self.output, str) else texts
+        output = self.output if isinstance(self.output, str) else [part.told() for part in self.output]
         fields = {"type": "function_call_output", "call_id": self.call_id, "output": output}
         return {"id": self.id or new_id("fco"), **fields, "status": self.status or "completed"}
 
@@ -135,6 +170,8 @@ class ReasoningItem(StrictModel):
 
     @model_validator(mode="after")
     def _can_be_read(self) -> "ReasoningItem":
+        _refuse_images(self.content)
+        _refuse_images(self.summary)
         if not self.content and not self.summary and self.encrypted_content:
             self.content = [Part(type="reasoning_text", text=opened(self.encrypted_content))]
         return self

@@ -14,7 +14,7 @@ from gateway.request.auth import caller_of
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
 from gateway.routes.openai import validation
-from gateway.routes.openai.chat_prompt import prompt_ids
+from gateway.routes.openai.chat_prompt import read_chat
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai_responses import create, stored
 from gateway.routes.openai_responses.answers import EVENTS, Deleted, InputTokens, ItemList, ResponseObject
@@ -40,8 +40,9 @@ async def count_tokens(request: Request, gateway: Gateway = Depends(gateway_of))
     model, description = serving(gateway)
     with in_our_words(body):
         await validation.check_model(body.model, gateway, description)
-        ids = await prompt_ids(model, await create.translated(body, await create.conversation(request, gateway, body)))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(ids)})
+        asked = await create.translated(body, await create.conversation(request, gateway, body))
+        chat = await read_chat(gateway, model, asked)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(chat.ids)})
 
 
 @router.get("/{id}", openapi_extra=answers(ResponseObject))

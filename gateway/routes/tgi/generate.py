@@ -10,6 +10,7 @@ from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
 from gateway.request.gateway_state import Gateway
+from gateway.request.images import add_images
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputPolicy, OutputProcessor
@@ -108,12 +109,12 @@ async def _begin(
     copies = max(1, settings.best_of or 1)
     lifecycle.admit(copies)
     with lifecycle.span("tokenize"):
-        prompt, new_tokens = await tokenize(body, model, limits)
+        prompt, new_tokens = await tokenize(gateway, body, model, limits)
     breakers = await dry_breakers(settings, model, description.vocab_size)
     prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
     requests = [
         pb.Generate(
-            prompt=prompt,
+            prompt=prompt.ids,
             sampling=sampling(settings, gateway.options, breakers=breakers, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
             grammar=asked.to_proto(model.tokenizer.marks) if asked else None,
@@ -121,4 +122,5 @@ async def _begin(
         )
         for _ in range(copies)
     ]
-    return [OutputProcessor(model, each, prompt, settings.stop, POLICY) for each in requests]
+    await add_images(gateway, lifecycle, requests, prompt)
+    return [OutputProcessor(model, each, prompt.ids, settings.stop, POLICY) for each in requests]

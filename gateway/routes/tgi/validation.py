@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from gateway.config.options import Options
 from gateway.errors import RequestError
+from gateway.images.picture import ReadPrompt
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
+from gateway.request.written_images import read_written
 from gateway.routes.tgi.schemas import GenerateRequest, Parameters
 from gateway.samplers.rules import first_problem, unknown_id
 from gateway.text.model_text import ModelText, Side
@@ -148,18 +150,20 @@ async def check_adapter(settings: Parameters, gateway: Gateway) -> str:
     return name
 
 
-async def tokenize(request: GenerateRequest, model: ModelText, limits: Limits) -> tuple[list[int], int]:
-    """The prompt's ids, truncated to its end where asked, and how many new tokens it may get.
+async def tokenize(
+    gateway: Gateway, request: GenerateRequest, model: ModelText, limits: Limits
+) -> tuple[ReadPrompt, int]:
+    """The prompt, truncated to its end where asked, and how many new tokens it may get.
 
     Raises:
         RequestError: prompt and new tokens, or the prompt alone, exceed a limit.
     """
     settings = request.settings
     cut: Side | None = None if settings.truncate is None else "left"
-    prompt = await model.encode(request.inputs, add_special_tokens=True, field="inputs", cut=cut)
+    prompt = await read_written(gateway, model, request.inputs, field="inputs", cut=cut)
     if settings.truncate is not None:
-        prompt = prompt[-settings.truncate :]
-    length, total = len(prompt), limits.max_total_tokens
+        prompt = prompt.truncated(settings.truncate, "left", "truncate")
+    length, total = len(prompt.ids), limits.max_total_tokens
     _require(length > 0, "inputs", "`inputs` holds no tokens")
     wanted = settings.max_new_tokens
     reserved = min(wanted, RESERVED_NEW_TOKENS) if wanted is not None else 0

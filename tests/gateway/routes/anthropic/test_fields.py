@@ -36,8 +36,8 @@ PARTS: dict[str, tuple[type[BaseModel], str]] = {
     "output_config": (OutputConfig, "effort format"),
     "content": (  # of the blocks that are served
         Block,
-        "cache_control caller citations content data id input is_error name signature text thinking tool_use_id "
-        "toolset_name type",
+        "cache_control caller citations content data id input is_error name signature source text thinking "
+        "tool_use_id toolset_name type",
     ),
 }
 

@@ -154,7 +154,10 @@ PARTS: dict[str, tuple[type[BaseModel], str]] = {
         "reasoning task tools "  # vLLM 0.33
         "phase prefix reasoning_content",  # SGLang 0.5.23
     ),
-    "messages.content": (ContentPart, "type text prompt_cache_breakpoint"),  # of a text, OpenAI 3.54
+    "messages.content": (  # of texts and images, OpenAI 3.54; vLLM 0.33
+        ContentPart,
+        "type text image_url prompt_cache_breakpoint uuid",
+    ),
     "structured_outputs": (
         StructuredOutputs,
         "json regex choice grammar json_object structural_tag "  # vLLM 0.33

@@ -299,7 +299,7 @@ LEAKS = ("Input should", "valid string", "pydantic", "Value error", "literal", "
 async def test_one_wrong_value_is_one_complaint_in_our_words() -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     cases = {
-        "messages[0].content[0]: only parts of type text are supported, with a text": {"messages": image},
+        "messages[0].content[0].image_url: this model reads no images, only text": {"messages": image},
         "messages[0].content: must be a string or a list (given 5)": {"messages": [{"role": "user", "content": 5}]},
         "n: must be at least 1 (given 0); temperature: must be a number": {**CHAT, "temperature": "1", "n": 0},
         "messages: is required": {},
