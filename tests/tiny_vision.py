@@ -131,20 +131,21 @@ HUB_NAMES = ((r"^vision_tower\.(?=embeddings|encoder|pre_layrnorm|post_layernorm
 WITH_LEVEL = ("llava", "llava_siglip", "llava_layers", "llava_next", "gemma3", "paligemma")
 
 
-def write_vision(directory: Path, name: str, *, seed: int = 0, dtype: str = "float32") -> Path:
-    """Write the recipe `name` to `directory/name`: weights, configuration, tokenizer, template and processor files."""
+def write_vision(directory: Path, name: str, *, seed: int = 0, dtype: str = "float32", **fields: Any) -> Path:
+    """Write the recipe `name` to `directory/name`: weights, configuration, tokenizer, template and processor files.
+    `fields` replace those of its configuration.
+    """
     target = directory / name
-    redraw(build(name), seed).to(getattr(torch, dtype)).save_pretrained(target)
+    redraw(build(name, **fields), seed).to(getattr(torch, dtype)).save_pretrained(target)
     if name in WITH_LEVEL:
         _rename(target / "model.safetensors")
     write_prompt_files(target, name)
     return target
 
 
-def build(name: str) -> Any:
-    """transformers' model of the recipe `name`, its weights not yet drawn."""
-    fields = json.loads(json.dumps(RECIPES[name]))
-    config = transformers.AutoConfig.for_model(**fields)
+def build(name: str, **fields: Any) -> Any:
+    """transformers' model of the recipe `name`, with `fields` replaced, its weights not yet drawn."""
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps({**RECIPES[name], **fields})))
     return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
 
 
