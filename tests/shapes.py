@@ -16,7 +16,9 @@ from jaxengine.architecture.model import (
     RelativePositions,
     Rope,
     StateSpace,
+    Vision,
 )
+from jaxengine.architecture.vision import Connector, Tower
 from jaxengine.device import DeviceTraits
 
 H200 = DeviceTraits(platform="gpu", kind="NVIDIA H200", capability=(9, 0))
@@ -43,6 +45,37 @@ MISTRAL_7B = ModelSpec(  # Mistral-7B-v0.1
     ffn_size=14336,
     max_positions=32768,
     kinds=(LayerKind(window=4096),),
+)
+
+CLIP_L_336 = Tower(  # up to the layer before the last
+    hidden_size=1024,
+    num_layers=23,
+    num_heads=16,
+    head_dim=64,
+    ffn_size=4096,
+    norm=Norm("layer", bias=True),
+    activation="quick_gelu",
+    patch_bias=False,
+    class_token=True,
+    grid=(24, 24),
+    pre_norm=True,
+    post_norm=False,
+)
+LLAVA_NEXT_7B = dataclasses.replace(  # llava-v1.6-mistral-7b
+    MISTRAL_7B,
+    vocab_size=32064,
+    kinds=(LayerKind(Rope(theta=1e6)),),
+    vision=Vision(
+        tower=CLIP_L_336,
+        connector=Connector(inner=4096),
+        token=32000,
+        patch=14,
+        patch_values=588,
+        features=(23,),
+        skipped=1,
+        rows="unpadded",
+        pinpoints=((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)),
+    ),
 )
 
 FLAN_T5_XXL = ModelSpec(

@@ -25,6 +25,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
+from jaxengine.model.vision.packing import EncodeShape, encode_shapes
 from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
@@ -44,6 +45,7 @@ from tests.shapes import (
     H200,
     LLAMA_8B,
     LLAMA_70B,
+    LLAVA_NEXT_7B,
     OPT_6_7B,
     PHI2,
     PHI3_MINI,
@@ -142,6 +144,14 @@ def place_adapter(spec: ModelSpec) -> Facts:
 def encode(spec: ModelSpec, devices: int) -> Facts:
     made = compiler(spec, devices, TOKENS)
     return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
+
+
+def see(spec: ModelSpec, devices: int, pictures: int) -> Facts:
+    """So many pictures of five tiles each."""
+    made = compiler(spec, devices, TOKENS)
+    assert spec.vision is not None
+    (shape,) = encode_shapes(spec.vision, EncodeShape(0, 5 * pictures, 0))[-1:]
+    return facts(made.lower_see(shape), made.pool(), OPTIONS)
 
 
 def sample(spec: ModelSpec, devices: int, greedy: bool, speculate: int = 0) -> Facts:
@@ -327,6 +337,8 @@ PROGRAMS = {
     "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
     "decode_gpt_oss": lambda: decode(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
     "mixed_gpt_oss": lambda: mixed(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
+    "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, 1),
+    "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, 1),
     "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
     "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
     "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),
