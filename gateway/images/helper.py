@@ -17,6 +17,7 @@ from gateway.errors import SHUTTING_DOWN, Kind, RequestError
 from gateway.images.header import PictureHeader
 from gateway.images.helper_life import HelperDied, HelperLife
 from gateway.images.helper_messages import DTYPES, Ending, Job, dtype_of
+from gateway.images.room import Room
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +46,14 @@ class PictureHelper:
 
     Args:
         dtype: "float32" or "bfloat16", of the patches.
+        room: the engine's, which pictures are planned for.
         program: the module that is run; tests have their own.
     """
 
-    def __init__(self, directory: Path, *, dtype: str = "float32", program: str = PROGRAM) -> None:
+    def __init__(self, directory: Path, *, dtype: str = "float32", room: Room = Room(), program: str = PROGRAM) -> None:
         assert dtype in DTYPES
         self._program = program
-        self._arguments = (dtype, str(directory.absolute()))
+        self._arguments = (dtype, str(directory.absolute()), str(room.patches), str(room.tokens))
         self._dtype = dtype_of(dtype)
         self._life: HelperLife | None = None
         self._not_before = 0.0  # the moment, in seconds of the monotonic clock, of the next life

@@ -238,13 +238,14 @@ def serve(descriptor: int, dtype: str, load: Callable[[], Processor], limits: Li
         Nursery(control, processor, dtype, limits).run()
 
 
-def main(descriptor: str, dtype: str, directory: str) -> None:
+def main(descriptor: str, dtype: str, directory: str, patches: str, tokens: str) -> None:
     for package in ("torch", "torchvision", "jax", "tensorflow"):
         sys.modules[package] = None  # type: ignore[assignment]  # transformers would import it: 3 s and 300 MB more
     from gateway.images.processor import ImageProcessor
+    from gateway.images.room import Room
 
     def load() -> ImageProcessor:
-        processor = ImageProcessor.open(Path(directory))
+        processor = ImageProcessor.open(Path(directory), Room(int(patches), int(tokens)))
         processor.load()
         return processor
 

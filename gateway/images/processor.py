@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 from gateway.images.kinds import kind_of
 from gateway.images.kinds.kind import Kind
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings
 
 MOST_PIXELS_TO_ONE = 200  # of a side to the other, as Qwen's processor has it: what is longer becomes no picture
@@ -26,25 +27,28 @@ class ImageProcessor:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.token = kind.token
-        self.fingerprint = hashlib.sha256(kind.settings.canonical).digest()  # 32 bytes: of all settings
+        made_of = kind.settings.canonical + repr(kind.room).encode()
+        self.fingerprint = hashlib.sha256(made_of).digest()  # 32 bytes: of all that says what becomes of pixels
 
     @classmethod
-    def open(cls, directory: Path) -> "ImageProcessor":
-        """The processor of the checkpoint in `directory`, by its JSON files.
+    def open(cls, directory: Path, room: Room = Room()) -> "ImageProcessor":
+        """The processor of the checkpoint in `directory`, by its JSON files, for an engine with `room`.
 
         Raises:
-            UnusableProcessor: its kind, or one of its settings, is not served; a ValueError that names the file.
+            UnusableProcessor: its kind, or one of its settings, is not served, or the engine has no room for its
+                pictures; a ValueError that says what to change.
             ValueError: a file cannot be read.
         """
         settings = Settings.read(directory)
-        return cls(kind_of(settings))
+        return cls(kind_of(settings, room))
 
     def plan(self, width: int, height: int, detail: Detail = "auto") -> PicturePlan:
         """How a picture of `width` × `height` pixels, upright, is cut and worded.
 
         Args:
-            detail: OpenAI's. "low" is one tile or fewer pixels, where the model has such a choice; "high" and "auto"
-                are what the checkpoint says.
+            detail: OpenAI's. "low" is one tile or fewer pixels, where the model has such a choice; "high" is what the
+                checkpoint says, within the engine's room where the kind can; "auto" is that, or "low" where only that
+                fits.
 
         Raises:
             ValueError: such a picture cannot be served; the message says what of it, and the limit.
@@ -55,7 +59,10 @@ class ImageProcessor:
             raise ValueError(
                 f"an image's longer side may be at most {MOST_PIXELS_TO_ONE} times the other, got {width} x {height}"
             )
-        return self.kind.plan(width, height, detail)
+        plan = self.kind.plan(width, height, detail)
+        if detail == "auto" and not self.kind.room.holds(plan):
+            return self.kind.plan(width, height, "low")
+        return plan
 
     def load(self) -> None:
         """Import what `patches` needs, which takes seconds. For the helper process, before it forks."""

@@ -1,10 +1,11 @@
 """Gemma 3: every picture is one square, and has newlines around it."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given, grid_of, patch_edge, tile_of
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import PictureShape
 
@@ -16,8 +17,8 @@ class Gemma3(Kind):
     processors: ClassVar[dict[str, str]] = {"Gemma3ImageProcessor": "gemma3"}
     default: ClassVar[str] = "Gemma3ImageProcessor"
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         self.patch = patch_edge(settings, 16)
         self.grid = grid_of(tile_of(settings.image, {"height": 224, "width": 224}, square=True), self.patch)
         self.rows = int(given(settings.processor, "image_seq_length", 256))
@@ -37,5 +38,5 @@ class Gemma3(Kind):
         pieces = (f"\n\n{self.begin}", self.rows, f"{self.end}\n\n")
         return PicturePlan(PictureShape((self.grid,), height, width), pieces, "high")
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
         return {"do_convert_rgb": True, "do_pan_and_scan": False}

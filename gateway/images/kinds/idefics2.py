@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given, patch_edge
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor, size_of
 from jaxengine.architecture.picture import PictureShape
 
@@ -19,8 +20,8 @@ class Idefics2(Kind):
     default: ClassVar[str] = "Idefics2ImageProcessor"
     nested: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         image = settings.image
         self.patch = patch_edge(settings, 32)
         self.size = size_of(given(image, "size", {"shortest_edge": 378, "longest_edge": 980}), square=False)
@@ -43,8 +44,8 @@ class Idefics2(Kind):
         pieces = (self.fake, self.tile_rows, self.fake) * len(tiles)
         return PicturePlan(PictureShape(tiles, height, width), pieces, chosen)
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        return {"do_image_splitting": detail == "high", "do_pad": True}
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        return {"do_image_splitting": plan.detail == "high", "do_pad": True}
 
     def join(self, parts: Sequence[str], pictures: Sequence[str]) -> tuple[bool, str]:
         """Two marks that meet are one, and a word right behind a mark is set off by a space."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given, grid_of, patch_edge
 from gateway.images.plan import Detail, PicturePlan, Piece
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor, size_of
 from jaxengine.architecture.picture import PictureShape
 
@@ -18,8 +19,8 @@ class Idefics3(Kind):
     default: ClassVar[str] = "Idefics3ImageProcessor"
     nested: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         image = settings.image
         self.patch, self.refused = patch_edge(settings, 32), ("<video>",)
         self.size = size_of(given(image, "size", {"longest_edge": 4 * 364}), square=True)
@@ -44,8 +45,8 @@ class Idefics3(Kind):
         shape = PictureShape((self.grid,) * (1 + down * across), height, width)
         return PicturePlan(shape, tuple(self._pieces(down, across)), chosen)
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        return {"do_image_splitting": detail == "high", "max_image_size": {"longest_edge": self.edge}}
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        return {"do_image_splitting": plan.detail == "high", "max_image_size": {"longest_edge": self.edge}}
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tiles; none if the picture fits into one, which is then the whole picture."""

@@ -6,19 +6,20 @@ from typing import Any, ClassVar, Literal
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given, grid_of, patch_edge, tile_of
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import PictureShape
 
 
 class InternVL(Kind):
-    """transformers cuts into tiles whatever `crop_to_patches` of the checkpoint says."""
+    """transformers cuts into tiles whatever `crop_to_patches` of the checkpoint says, as many as `room` holds."""
 
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
     processors: ClassVar[dict[str, str]] = {"GotOcr2ImageProcessor": "got_ocr2"}
     default: ClassVar[str] = "GotOcr2ImageProcessor"
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         image = settings.image
         self.patch = patch_edge(settings, 14)
         self.tile = tile_of(image, {"height": 384, "width": 384}, square=True)
@@ -30,6 +31,7 @@ class InternVL(Kind):
         made = int(self.grid[0] * self.grid[1] * float(given(settings.model, "downsample_ratio", 0.5)) ** 2)
         if made != self.tile_rows:
             raise UnusableProcessor(f"processor_config.json: image_seq_length must be {made}, which the model makes")
+        self.most = max(self.least, min(self.most, self._held()))
         self.begin = settings.spelling("start_image_token", "<img>")
         self.end = settings.spelling("end_image_token", "</img>")
         self.refused = (settings.spelling("video_token", "<video>"),)
@@ -47,8 +49,13 @@ class InternVL(Kind):
         pieces = (self.begin, self.tile_rows * tiles, self.end)
         return PicturePlan(PictureShape((self.grid,) * tiles, height, width), pieces, chosen)
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        return {"crop_to_patches": detail == "high"}
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        return {"crop_to_patches": plan.detail == "high", "max_patches": self.most}
+
+    def _held(self) -> int:
+        """Tiles that `room` holds beside the one of the whole picture, or one alone."""
+        held = min(self.room.patches // (self.grid[0] * self.grid[1]), self.room.tokens // self.tile_rows)
+        return max(held - 1, 1)
 
 
 @lru_cache(maxsize=1024)

@@ -4,13 +4,14 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
 from gateway.images.kinds.tiles import patches_of
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 
 
@@ -31,10 +32,10 @@ class Kind(ABC):
 
     patch: int  # pixels on the side of the tower's patches
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, room: Room) -> None:
         """Raises UnusableProcessor: a setting is missing, or is not served."""
         self.refused: tuple[str, ...] = ()  # tokens that a request's text must not spell, beside the placeholder
-        self.settings = settings
+        self.settings, self.room = settings, room
         self.name = self._chosen(settings.image)
         self.given = {key: value for key, value in settings.image.items() if key not in NOT_SETTINGS}
 
@@ -63,10 +64,13 @@ class Kind(ABC):
 
     @abstractmethod
     def plan(self, width: int, height: int, detail: Detail) -> PicturePlan:
-        """Raises ValueError: the picture cannot be served; the message says the limit."""
+        """Within `room` where the kind chooses the size of pictures, or the number of tiles.
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        """What transformers' processor is called with beside the checkpoint's settings, for this `detail`."""
+        Raises ValueError: the picture cannot be served; the message says the limit.
+        """
+
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        """What transformers' processor is called with beside the checkpoint's settings, for this picture."""
         return {}
 
     def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
@@ -83,7 +87,7 @@ class Kind(ABC):
 
     def patches(self, picture: Image.Image, plan: PicturePlan) -> np.ndarray:
         """`picture`, upright and RGB, → f32 [N, patch_values], in the order of `plan.shape.tiles`."""
-        processed = self.reference(picture, return_tensors=None, **self.arguments(plan.detail))
+        processed = self.reference(picture, return_tensors=None, **self.arguments(plan))
         return self.flatten(processed, plan)
 
     def _chosen(self, image: Mapping[str, Any]) -> str:

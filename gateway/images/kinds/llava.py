@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import grid_of, patch_edge, tile_of
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings
 from jaxengine.architecture.picture import PictureShape
 
@@ -27,8 +28,8 @@ class Llava(Kind):
         "SiglipImageProcessor": {"size": {"height": 224, "width": 224}, "square": False},
     }
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         self.patch = patch_edge(settings, 14)
         self.tile = tile_of(settings.image, **self.sizes[self.name])
         self.grid = grid_of(self.tile, self.patch)

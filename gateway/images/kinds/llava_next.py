@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from gateway.images.kinds.llava import CLIP_SIZES, Llava
 from gateway.images.kinds.tiles import given
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import PictureShape
 
@@ -21,8 +22,8 @@ class LlavaNext(Llava):
     nested: ClassVar[bool] = True
     sizes: ClassVar[dict[str, dict[str, Any]]] = {"LlavaNextImageProcessor": CLIP_SIZES}
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         if self.tile[0] != self.tile[1]:
             raise UnusableProcessor(f"preprocessor_config.json: tiles must be square, not {self.tile}")
         self.pinpoints = pinpoints_of(given(settings.image, "image_grid_pinpoints", PINPOINTS), self.tile[0])

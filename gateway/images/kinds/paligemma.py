@@ -6,6 +6,7 @@ from typing import ClassVar
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import grid_of, patch_edge, tile_of
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import PictureShape
 
@@ -15,8 +16,8 @@ class PaliGemma(Kind):
     processors: ClassVar[dict[str, str]] = {"SiglipImageProcessor": "siglip"}
     default: ClassVar[str] = "SiglipImageProcessor"
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         self.patch = patch_edge(settings, 14)
         self.grid = grid_of(tile_of(settings.image, {"height": 224, "width": 224}, square=False), self.patch)
         self.rows = self.grid[0] * self.grid[1]

@@ -1,11 +1,13 @@
 """Pixtral and Mistral 3: a picture keeps its shape; a token ends each of its rows, and another one the picture."""
 
 import math
+from bisect import bisect_left
 from typing import Any, ClassVar, Literal
 
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given, patch_edge
 from gateway.images.plan import Detail, PicturePlan, Piece
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor, size_of
 from jaxengine.architecture.picture import PictureShape
 
@@ -18,8 +20,8 @@ class Pixtral(Kind):
     processors: ClassVar[dict[str, str]] = {"PixtralImageProcessor": "pixtral"}
     default: ClassVar[str] = "PixtralImageProcessor"
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         self.patch = int(given(settings.processor, "patch_size", 16))
         self.merge = int(given(settings.processor, "spatial_merge_size", 1))
         self._check_model()
@@ -44,7 +46,7 @@ class Pixtral(Kind):
 
     def plan(self, width: int, height: int, detail: Detail) -> PicturePlan:
         chosen: Literal["low", "high"] = "low" if detail == "low" else "high"
-        rows, columns = grid(height, width, self._most(chosen), self.patch * self.merge)
+        rows, columns = grid(height, width, self._most(height, width, chosen), self.patch * self.merge)
         if not rows or not columns:
             raise ValueError(f"an image of {width} x {height} pixels is too narrow: one side would have no pixel left")
         pieces: list[Piece] = [columns, self.stop] * rows
@@ -52,13 +54,23 @@ class Pixtral(Kind):
         tile = rows * self.merge, columns * self.merge
         return PicturePlan(PictureShape((tile,), height, width), tuple(pieces), chosen)
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        height, width = self._most(detail)
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        height, width = self._most(plan.shape.height, plan.shape.width, plan.detail)
         return {"size": {"height": height, "width": width}, "patch_size": self.patch * self.merge}
 
-    def _most(self, detail: Literal["low", "high"]) -> tuple[int, int]:
-        height, width = self.most
-        return (min(height, LOW_EDGE), min(width, LOW_EDGE)) if detail == "low" else (height, width)
+    def _most(self, height: int, width: int, detail: Literal["low", "high"]) -> tuple[int, int]:
+        """Of height and width of this picture, in pixels: those of the checkpoint, or as much as `room` holds."""
+        most = max(self.most)
+
+        def within(edge: int) -> tuple[int, int]:
+            return min(self.most[0], edge), min(self.most[1], edge)
+
+        def too_large(edge: int) -> bool:
+            rows, columns = grid(height, width, within(edge), self.patch * self.merge)
+            return rows * columns > min(self.room.tokens, self.room.patches // self.merge**2)
+
+        longest = min(most, LOW_EDGE) if detail == "low" else most
+        return within(max(1, bisect_left(range(1, longest + 1), True, key=too_large)))
 
     def _check_model(self) -> None:
         merge = given(self.settings.model, "spatial_merge_size", 2) if self.settings.model_type == "mistral3" else 1

@@ -9,6 +9,7 @@ import numpy as np
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.tiles import given
 from gateway.images.plan import Detail, PicturePlan
+from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import PictureShape
 
@@ -24,8 +25,8 @@ class QwenVL(Kind):
     processors: ClassVar[dict[str, str]] = {"Qwen2VLImageProcessor": "qwen2_vl"}
     default: ClassVar[str] = "Qwen2VLImageProcessor"
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, room: Room) -> None:
+        super().__init__(settings, room)
         image, vision = settings.image, settings.vision
         self.refused = ("<|video_pad|>",)
         self.patch, self.frames, self.merge = (int(given(image, *each)) for each in PATCH_DEFAULTS.items())
@@ -35,6 +36,7 @@ class QwenVL(Kind):
         for name, mine in (("patch_size", self.patch), ("spatial_merge_size", self.merge)):
             if vision.get(name, mine) != mine:
                 raise UnusableProcessor(f"preprocessor_config.json: {name} must be {vision[name]}, as in config.json")
+        self.held = self._held()
         self.given = {
             key: value for key, value in self.given.items() if key not in ("size", "min_pixels", "max_pixels")
         }
@@ -48,21 +50,34 @@ class QwenVL(Kind):
 
     def plan(self, width: int, height: int, detail: Detail) -> PicturePlan:
         chosen: Literal["low", "high"] = "low" if detail == "low" else "high"
-        least, most = self._bounds(chosen)
+        least, most = self._bounds(height, width, chosen)
         high, wide = smart_resize(height, width, self.patch * self.merge, least, most)
         grid = high // self.patch, wide // self.patch
         rows = grid[0] * grid[1] // self.merge**2
         return PicturePlan(PictureShape((grid,), height, width), (rows,), chosen)
 
-    def arguments(self, detail: Literal["low", "high"]) -> dict[str, Any]:
-        least, most = self._bounds(detail)
+    def arguments(self, plan: PicturePlan) -> dict[str, Any]:
+        least, most = self._bounds(plan.shape.height, plan.shape.width, plan.detail)
         return {"size": {"shortest_edge": least, "longest_edge": most}}
 
     def flatten(self, processed: Mapping[str, Any], plan: PicturePlan) -> np.ndarray:
         return np.asarray(processed["pixel_values"], np.float32)  # as they come: in squares of merge x merge
 
-    def _bounds(self, detail: Literal["low", "high"]) -> tuple[int, int]:
-        return self.least, max(self.least, min(self.most, LOW_PIXELS)) if detail == "low" else self.most
+    def _bounds(self, height: int, width: int, detail: Literal["low", "high"]) -> tuple[int, int]:
+        """Fewest and most pixels that this picture is given: by the checkpoint, or as many as `room` holds."""
+        most = max(self.least, min(self.most, LOW_PIXELS)) if detail == "low" else self.most
+        high, wide = smart_resize(height, width, self.patch * self.merge, self.least, most)
+        return self.least, most if high * wide <= self.held else self.held
+
+    def _held(self) -> int:
+        """Pixels that `room` holds."""
+        held = min(self.room.patches, self.room.tokens * self.merge**2) * self.patch**2
+        if held < self.least:
+            raise UnusableProcessor(
+                f"preprocessor_config.json: images have at least {self.least} pixels, and the engine takes {held}: "
+                "see --max-image-patches"
+            )
+        return held
 
 
 def pixel_bounds(image: Mapping[str, Any]) -> tuple[int, int]:
