@@ -28,8 +28,9 @@ CPU_VERIFY, GPU_VERIFY = (4, 8, 16, 32, 64), (16, 32, 64, 128)
 Buckets = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 CPU_BUCKETS: Buckets = (CPU_DECODE, CPU_MIXED, CPU_VERIFY)
 GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
-# Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches.
-IMAGE_PATCHES, IMAGE_TILES, LARGE_TILE = 16384, 17, 1024
+# Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches; Idefics 2 shows the whole and
+# each of its quarters by as many patches as its table has at most.
+IMAGE_PATCHES, IMAGE_TILES, LARGE_TILE, QUARTERS = 16384, 17, 1024, 4
 IMAGE_ROWS = 8192
 PROMPT_TOKENS = 256  # beside a picture, of a prompt that must be computed in one step
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
@@ -80,6 +81,8 @@ def _image_patches(options: EngineOptions, vision: Vision) -> int:
         return -(-asked // tile) * tile
     if vision.pinpoints:
         return tile + max(height * width for height, width in vision.pinpoints) // vision.patch**2
+    if not vision.tile and vision.tower.positions == "bucketised":
+        return max(IMAGE_PATCHES, (1 + QUARTERS) * math.prod(vision.tower.grid))
     most = IMAGE_PATCHES // tile
     return tile * (max(most, IMAGE_TILES) if 1 < tile <= LARGE_TILE else max(most, 1))
 

@@ -1,6 +1,7 @@
 """Pictures that are larger than the engine takes: which kinds make them smaller, by how much, and what is refused."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,9 +17,14 @@ from gateway.images.processor import ImageProcessor
 from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
 from jaxengine.architecture.picture import check_picture, rows_of
+from jaxengine.device import CPU
+from jaxengine.options.table import EngineOptions
+from jaxengine.startup.defaults import derive_limits
+from tests.gateway.images.hub import HUB, hub_directory
 from tests.gateway.images.models import directory
 from tests.gateway.images.reference import patches, sides
 from tests.gateway.images.test_engine_agrees import vision_of
+from tests.shapes import LLAMA_8B
 from tests.tiny_vision import SEEN
 from tests.vision_references import noise
 
@@ -29,6 +35,15 @@ SIZES = [(400, 300), (300, 400), (399, 401), (800, 90), (60, 500), (33, 21)]  # 
 
 def opened(name: str, room: Room) -> ImageProcessor:
     return ImageProcessor(kind_of(Settings.read(directory(name)), room))
+
+
+@pytest.mark.parametrize("name", [name for name, (recipe, _) in HUB.items() if recipe not in ANY_SIZE])
+def test_by_default_the_engine_has_room_for_what_checkpoints_cut_into_tiles(name: str, tmp_path: Path) -> None:
+    target = hub_directory(name, tmp_path)
+    seeing = replace(LLAMA_8B, vision=vision_of(target))
+    limits, processor = derive_limits(EngineOptions(), seeing, CPU), ImageProcessor.open(target)
+    for size in [(4000, 4000), (4000, 3000), (900, 4000), (700, 700)]:
+        assert Room(limits.image_patches, limits.image_rows).holds(processor.plan(*size, "high"))
 
 
 def test_a_kind_is_tried_for_each_of_these() -> None:
