@@ -16,6 +16,8 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from tests.tiny_vision import SEEN, write_vision
 
+pytestmark = pytest.mark.slow
+
 NAMES = [name for name in SEEN if name not in ("llava_siglip",)]
 
 

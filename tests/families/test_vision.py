@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,14 @@ import pytest
 
 from jaxengine.architecture.picture import check_picture
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
+from jaxengine.ops import BACKENDS
 from jaxengine.ops.weight import Weight
 from tests.families.vision_rows import TOLERANCE, Encoded
 from tests.tiny_quantized import FORMATS, write_quantized
 from tests.tiny_vision import SEEN, write_vision
 from tests.vision_references import Reference, noise
+
+pytestmark = pytest.mark.slow
 
 TEXT_ALONE = replace(FORMATS["gptq"], kept="vision_tower|multi_modal_projector")
 SIZES = ((64, 40), (40, 64), (150, 31))
@@ -74,3 +78,16 @@ def test_a_tower_beside_a_quantised_text_part_stays_in_floats(quantize: str | No
     picture = noise(64, 40)
     (rows,) = encoded.rows([reference.see(picture)])
     np.testing.assert_allclose(rows, reference.rows(picture), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llava", "pixtral", "qwen2_5_vl"])
+def test_the_kernels_of_a_gpu_see_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted: tiles with a class token, pictures of any size that rotate, windows."""
+    kernels = BACKENDS["triton"]
+    parts = {part: partial(getattr(kernels, part), interpret=True) for part in ("attend", "read", "add_norm")}
+    monkeypatch.setitem(BACKENDS, "triton", replace(kernels, **parts))
+    directory = write_vision(tmp_path, name)
+    reference, encoded = Reference(directory, name), Encoded(directory, attention="triton")
+    pictures = [noise(width, height) for width, height in SIZES]
+    for picture, rows in zip(pictures, encoded.rows([reference.see(each) for each in pictures]), strict=True):
+        np.testing.assert_allclose(rows, reference.rows(picture), atol=TOLERANCE, rtol=0)

@@ -25,15 +25,22 @@ class Encoded:
 
     Args:
         quantize: as of the engine.
+        attention: the back end.
     """
 
-    def __init__(self, source: Path | ParameterSource, devices: int = 1, quantize: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Path | ParameterSource,
+        devices: int = 1,
+        quantize: str | None = None,
+        attention: str = "reference",
+    ) -> None:
         self.source = open_model(str(source)).source if isinstance(source, Path) else source
         assert self.source.spec.vision is not None
         self.vision = self.source.spec.vision
         mesh, device = make_mesh(devices), DeviceTraits.of(jax.devices()[0])
         self.parameters = load_parameters(self.source, mesh, "float32", device, lambda done, total: None, quantize)
-        self.encoder = VisionEncoder(self.source.spec, self.parameters, device, Ops("reference", mesh))
+        self.encoder = VisionEncoder(self.source.spec, self.parameters, device, Ops(attention, mesh))
 
     def rows(self, pictures: list[Seen], shape: EncodeShape | None = None) -> list[np.ndarray]:
         """The rows of each picture, all encoded in one call of `shape`; None = the least that holds them."""
