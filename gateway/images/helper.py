@@ -26,7 +26,7 @@ Patches = np.ndarray[tuple[int, int], np.dtype[Any]]  # [N, patch_values]
 PROGRAM = "gateway.images.helper_process"
 AT_ONCE = max(2, min(8, (os.cpu_count() or 2) // 2))  # pictures
 MAX_WAITING = 256  # further ones
-PATIENCE = 90.0  # seconds for an answer of a helper that may still be loading
+PATIENCE = 120.0  # seconds for an answer of a helper that may still be loading
 PAUSE = 5.0  # seconds between lives that ended without an answer
 MESSAGES = {
     Ending.UNDECODED: "the image cannot be decoded: its data are damaged or cut off",

@@ -46,7 +46,7 @@ class Limits:
     and 13 bytes a number for the 57 million numbers of a picture of Idefics3.
     """
 
-    wall_seconds: float = 30.0  # on a machine whose cores others use
+    wall_seconds: float = 60.0  # on a machine whose cores others use
     cpu_seconds: int = 2
     pixels_a_second: int = 2 << 20
     values_a_second: int = 8 << 20

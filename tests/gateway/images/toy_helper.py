@@ -3,6 +3,7 @@
 Run as the helper is: `python -m tests.gateway.images.toy_helper DESCRIPTOR DTYPE DIRECTORY`.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -34,7 +35,7 @@ class ToyProcessor:
 
 def _misbehave(width: int) -> None:
     if width == DIES:
-        os.kill(os.getpid(), signal.SIGSEGV)
+        ctypes.string_at(0)
     if width in (HANGS, SLOW):
         time.sleep(3600 if width == HANGS else 0.5)
     while width == SPINS:
@@ -56,6 +57,10 @@ def _escape() -> None:
         lambda: os.pipe(),
         lambda: os.memfd_create("more"),
         lambda: socket.socket(),
+        os.fork,
+        lambda: os.kill(os.getppid(), signal.SIGKILL),
+        lambda: os.execv("/bin/true", ["true"]),
+        lambda: os.listdir("/"),
         lambda: os.read(4, 1),  # of the files that it was handed, only the pipe is open, for writing
     ]
     for attempt in attempts:
