@@ -12,6 +12,7 @@ from gateway.images.fetch import Fetcher, FetchLimits
 from gateway.images.helper import PictureHelper
 from gateway.images.picture import Source
 from gateway.images.processor import ImageProcessor
+from gateway.images.room import Room
 from gateway.images.sight import Sight
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
@@ -50,9 +51,10 @@ class Pictures:
             self._why = "this server reads no images (--max-images 0)"
             return
         directory, max_pixels = Path(description.model_dir), self._options.max_image_pixels
+        room, dtype = Room.of(description), description.patch_dtype or "float32"
         try:
-            processor = ImageProcessor.open(directory)
-            self._helper = self._helper_class(directory, dtype=description.patch_dtype or "float32")
+            processor = ImageProcessor.open(directory, room)
+            self._helper = self._helper_class(directory, dtype=dtype, room=room)
             self.sight = Sight(
                 processor, model, description, self._files, self._helper, most=most, max_pixels=max_pixels
             )

@@ -28,8 +28,8 @@ CPU_VERIFY, GPU_VERIFY = (4, 8, 16, 32, 64), (16, 32, 64, 128)
 Buckets = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 CPU_BUCKETS: Buckets = (CPU_DECODE, CPU_MIXED, CPU_VERIFY)
 GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
-# Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches; Idefics 2 shows the whole and
-# each of its quarters by as many patches as its table has at most.
+# Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches; Idefics 2 shows all of
+# it and each of its quarters by as many patches as its table has at most.
 IMAGE_PATCHES, IMAGE_TILES, LARGE_TILE, QUARTERS = 16384, 17, 1024, 4
 IMAGE_ROWS = 8192
 PROMPT_TOKENS = 256  # beside a picture, of a prompt that must be computed in one step

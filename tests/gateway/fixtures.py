@@ -60,6 +60,7 @@ async def serve(
     pooling: str = "last",
     logits: bool = True,
     sees: str = "",
+    max_image_patches: int = 4096,
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
@@ -85,6 +86,7 @@ async def serve(
             logits=logits,
             image_token_id=IMAGE if sees else None,
             patch_values=PATCH_VALUES,
+            max_image_patches=max_image_patches,
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)

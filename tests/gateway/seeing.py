@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from gateway.images.header import PictureHeader
 from gateway.images.helper import Patches, PictureHelper
+from gateway.images.room import Room
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.images.models import directory
 from tests.gateway.images.reference import sides
@@ -29,7 +30,7 @@ def number_of(picture: Image.Image) -> float:
 class ToyHelper(PictureHelper):
     """It decodes here, and all patches of a picture are its number."""
 
-    def __init__(self, directory: Path, *, dtype: str = "float32") -> None:
+    def __init__(self, directory: Path, *, dtype: str = "float32", room: Room = Room()) -> None:
         self.decoded = 0
 
     def start(self) -> None:
