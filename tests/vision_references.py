@@ -111,8 +111,10 @@ class Reference:
 
     def prompt(self, text: str, pictures: Sequence[Image.Image]) -> list[int]:
         """The ids of a text in which `mark` stands for each picture, as transformers' processor writes them."""
-        options = {"images": [list(pictures)]} if pictures else {}
-        ids: list[int] = self.processor(text=[text], **options, return_tensors="pt")["input_ids"][0].tolist()
+        if not pictures:  # which some processors do not take
+            return list(AutoTokenizer.from_pretrained(self.directory)(text)["input_ids"])
+        images = [list(pictures)]
+        ids: list[int] = self.processor(text=[text], images=images, return_tensors="pt")["input_ids"][0].tolist()
         return ids
 
     @torch.no_grad()

@@ -22,6 +22,8 @@ from jaxengine.model.vision.places import merged_squares, table_rows, tile_neigh
 from jaxengine.model.vision.windows import most_windows, window_count, windows_of
 
 LEAST = 256  # patches of the smallest shape, of pictures of any size
+RESAMPLED_TILE = 256  # patches of a tile with a resampler, on average; Idefics 2's have at least 169
+RESAMPLED_TILES = 5  # of a picture, which is shown whole and in quarters
 SMALLEST_PICTURE = 64  # patches, on average: more pictures than patches / this go into another call
 
 
@@ -73,9 +75,11 @@ def encode_shapes(vision: Vision, largest: EncodeShape) -> tuple[EncodeShape, ..
 
 def _of_any_size(vision: Vision, patches: int) -> EncodeShape:
     """The shape of a call with pictures of so many patches, which may be few or many pictures."""
+    if vision.resampler is not None:  # whose work grows with the segments, also with those that are not there
+        segments = max(RESAMPLED_TILES, patches // RESAMPLED_TILE)
+        return EncodeShape(patches, segments, _most_rows(vision, patches, segments))
     segments = max(1, patches // SMALLEST_PICTURE)
-    rows = _most_rows(vision, patches, segments if vision.resampler else patches)
-    return EncodeShape(patches, segments, rows, most_windows(vision, patches))
+    return EncodeShape(patches, segments, _most_rows(vision, patches, patches), most_windows(vision, patches))
 
 
 def _powers(first: int, last: int, factor: int) -> list[int]:
