@@ -167,6 +167,11 @@ class Sequence:
         return self.params.prompt_logprobs or self.pooling == "mean" or self.request.logits == "all"
 
     @property
+    def images_end(self) -> int:
+        """Index of the first token behind its images."""
+        return self.images[-1].image.end if self.images else 0
+
+    @property
     def wants_text(self) -> bool:
         """Whether it is answered with tokens. One that is not ends with its prompt, behind which no token counts."""
         return self.pooling is None and self.request.logits is None

@@ -143,7 +143,7 @@ class Scheduler:
             return
         prefilling = []
         for sequence in self.running:
-            if sequence.computed < sequence.length - 1:
+            if sequence.computed < max(sequence.length - 1, sequence.images_end):
                 prefilling.append(sequence)
             elif not (sequence.exhausted or sequence.computed == sequence.length):  # it waits for the other beams
                 plan.add(Row(sequence, sequence.computed, 1, 1))

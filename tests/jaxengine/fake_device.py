@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from jaxengine.cache.page_tables import Fork
 from jaxengine.executor.page_table_mirror import PageTableMirror
+from jaxengine.request.image import EncodedImage
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from tests.jaxengine.fake_images import row_value
 from tests.jaxengine.fake_model import (
     NO_ADAPTER,
     content_after,
@@ -22,6 +24,7 @@ from tests.jaxengine.fake_model import (
     likeliest,
     root_content,
     sample,
+    whole_content,
 )
 
 UNWRITTEN, POISON = -1, -2  # contents that no sequence of tokens has
@@ -50,13 +53,21 @@ class Result:
 
 
 class FakeDevice:
-    """`total` pages of contents, page tables and the last sampled token of each slot, and the stacks of adapters."""
+    """`total` pages of contents, page tables and the last sampled token of each slot, the stacks of adapters, and rows
+    of images.
 
-    def __init__(self, total: int, page_size: int, slots: int, rope_switch_length: int = 0) -> None:
+    Args:
+        whole: all tokens of a prompt see each other.
+    """
+
+    def __init__(
+        self, total: int, page_size: int, slots: int, rope_switch_length: int = 0, *, whole: bool = False
+    ) -> None:
         self.total = total
         self.page_size = page_size
         self.slots = slots
         self.longest = rope_switch_length or math.inf  # text that is not switched
+        self.whole = whole
         self.mirror = PageTableMirror(slots)
         self.poisoned: set[int] = set()  # ids of requests whose rows come out as NaN
         self.wipe()
@@ -68,6 +79,7 @@ class FakeDevice:
         self.rope_length: dict[int, int] = {}  # by slot, as of when a sequence took it
         self.last: dict[int, int] = {}
         self.stacks: dict[int, bytes] = {}  # digests by slot
+        self.image_rows: dict[int, int] = {}
         self.mirror.reset()
 
     def run(self, plan: Plan) -> list[Result]:
@@ -77,11 +89,30 @@ class FakeDevice:
             assert sequence.slot is not None
             self.mirror.clear(sequence.slot)
             self.rope_length[sequence.slot] = sequence.rope_length
+        self._encode(plan)
         self._upload(plan.encoder_rows)
         for row in plan.encoder_rows:
             self._run_encoder(row.sequence)
         self._upload(plan.rows)
         return [self._run_row(row) for row in plan.rows]
+
+    def rows_of(self, image: EncodedImage) -> list[int]:
+        """What the device has in the rows of `image`."""
+        return [self.image_rows.get(row, UNWRITTEN) for row in image.rows.tolist()]
+
+    def is_bad(self, image: EncodedImage) -> bool:
+        """Whether it came out as NaN."""
+        return POISON in self.rows_of(image)
+
+    def _encode(self, plan: Plan) -> None:
+        """The image of a request that is poisoned comes out as NaN, and so do the rows of all that read it."""
+        bad = {each.image for row in plan.rows if self._is_poisoned(row.sequence) for each in row.sequence.images}
+        for image, rows in plan.encodes:
+            for number, row in enumerate(rows.tolist()):
+                self.image_rows[row] = POISON if image in bad else row_value(image.digest, number)
+
+    def _is_poisoned(self, sequence: Sequence) -> bool:
+        return sequence.request.id in self.poisoned
 
     def regrow(self, forks: Iterable[Fork]) -> None:
         """As `Runner.regrow`: sequences have become copies of others."""
@@ -128,12 +159,16 @@ class FakeDevice:
 
     def _run_row(self, row: Row) -> Result:
         sequence, seed = row.sequence, row.sequence.params.seed or 0
-        finite, adapter = sequence.request.id not in self.poisoned, self.adapter(sequence)
+        rows = [UNWRITTEN if i < 0 else self.image_rows.get(i, UNWRITTEN) for i in row.image_rows.tolist()]
+        if POISON in rows:
+            self.poisoned.add(sequence.request.id)
+        finite, adapter = not self._is_poisoned(sequence), self.adapter(sequence)
         encoder_pages, own = self._uploaded(sequence)
         encoded = self.read(encoder_pages, len(sequence.encoder_input))
         known, sampled, content = row.ids, [], 0
         for position in range(row.start, row.start + row.count):
             token = known.pop(0) if known else self._last(sequence)
+            token = token if row.image_rows[position - row.start] < 0 else rows[position - row.start]
             content = content_after(self._before(sequence, own, position), token, encoded, adapter)
             sampled.append(sample(seed, content))
             page, offset = divmod(position, self.page_size)
@@ -149,7 +184,8 @@ class FakeDevice:
     def _before(self, sequence: Sequence, own: list[Pages], position: int) -> int:
         if position == 0:
             assert sequence.slot is not None
-            return root_content(sequence.request.salt, self.rope_length[sequence.slot] > self.longest)
+            root = root_content(sequence.request.salt, self.rope_length[sequence.slot] > self.longest)
+            return root ^ whole_content(sequence.request) if self.whole else root
         page, offset = divmod(position - 1, self.page_size)
         contents = {in_table(self.cells[table[page]][offset], number) for number, table in enumerate(own)}
         return contents.pop() if len(contents) == 1 else POISON

@@ -17,15 +17,18 @@ from jaxengine.cache.page_tables import PageTables
 from jaxengine.engine.answers import Answers
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, FinishReason, Token
+from jaxengine.request.image import Image, place
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
-from jaxengine.rpc.page_keys import page_key, root_key
+from jaxengine.rpc.page_keys import page_key, root_key, seen_in, whole_key
+from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.step.results import SampledTokens
 from tests.jaxengine.beam_invariants import check_forks, note_interrupted
 from tests.jaxengine.fake_device import FakeDevice, Result
+from tests.jaxengine.fake_images import IMAGE
 from tests.jaxengine.fake_model import EOS, START, VOCAB, Reference, in_table
 from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.jaxengine.invariants import PlanCheck
@@ -38,13 +41,14 @@ MOST_PASSING = 1  # few, so that a short run meets the limit
 
 @dataclass(frozen=True)
 class Step:
-    """A dispatched plan: its results, and the slot, adapter and pages that each row used."""
+    """A dispatched plan: its results, and the slot, adapter, pages and rows of images that each row used."""
 
     plan: Plan
     results: list[Result]
     slots: list[int | None]
     tables: list[list[list[int]]]
     adapters: list[tuple[int, bytes]]  # slots of the stacks, and what lay there
+    image_rows: set[int]  # that it reads
 
 
 class FakeEngine:
@@ -63,17 +67,26 @@ class FakeEngine:
         adapter_slots: int = 0,
         rope_switch_length: int = 0,
         drafts: random.Random | None = None,
+        images: ImagePlanner | None = None,
     ) -> None:
         """Without `drafts` no step verifies any; else chance decides which."""
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
-        tables = PageTables(self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache)
+        self.whole = images is not None and images.horizon == "prompt"
+        tables = PageTables(
+            self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache, whole_prompts=self.whole
+        )
         speculator = ForcedDrafts(self._future, drafts, vocab=VOCAB) if drafts else None
         self.scheduler = Scheduler(
-            tables, slots, rope_switch_length=rope_switch_length, adapters=adapter_slots, speculator=speculator
+            tables,
+            slots,
+            rope_switch_length=rope_switch_length,
+            adapters=adapter_slots,
+            speculator=speculator,
+            images=images,
         )
         self.scheduler.most_passing = MOST_PASSING
-        self.device = FakeDevice(pages, page_size, slots, rope_switch_length)
+        self.device = FakeDevice(pages, page_size, slots, rope_switch_length, whole=self.whole)
         self.answers = Answers([EOS])
         self.clock = 0.0
         self.steps: deque[Step] = deque()
@@ -85,6 +98,7 @@ class FakeEngine:
         self.drafted: dict[Sequence, int] = {}  # the length up to which guesses had pages since it took its slot
         self.passed: Counter[int] = Counter()  # by request: later ones with adapters that were admitted before it
         self.read: dict[Sequence, int] = {}  # positions that steps have computed since it took its slot, or found
+        self.started: dict[Sequence, int] = {}  # positions that it found when it took its slot
         self.reader = PageReader()
         self.events: Counter[str] = Counter()  # what has happened in this run, counted
 
@@ -127,6 +141,15 @@ class FakeEngine:
         size, budget = self.pool.page_size, self.scheduler.token_budget
         return [peak_pages(tokens, size, window, budget) for window in self.scheduler.tables.windows]
 
+    def takes(self, prompt: Ids[int], images: Ids[Image]) -> bool:
+        """Whether what must be computed, or encoded, at once is not too much for a step, nor for the pool."""
+        try:
+            self.scheduler.check(Request(0, prompt, SamplingParams(max_tokens=1, seed=0), images=tuple(images)))
+        except ValueError:
+            return False
+        rows = [len(each.places) for each in place(prompt, images, IMAGE)]
+        return (sum(rows) if self.whole else max(rows, default=0)) <= self.scheduler.images.pool.total
+
     # --- what clients do ----------------------------------------------------------------------------------------
 
     def add(
@@ -145,6 +168,7 @@ class FakeEngine:
         search: BeamSearch | None = None,
         stop_token_ids: tuple[int, ...] = (),
         resumed: int = 0,
+        images: tuple[Image, ...] = (),
     ) -> Sequence:
         """With so many tokens of its answer at most, but not the last, it is resumed."""
         assert self.fits(len(prompt), max_tokens, search.width if search else 1)
@@ -152,11 +176,12 @@ class FakeEngine:
         params = SamplingParams(max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, **ends)
         number = len(self.sequences)
         how = {"caller": caller, "priority": priority, "timeout": timeout, "adapter": adapter, "beam_search": search}
-        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, **how)
+        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, images=images, **how)
+        self.scheduler.check(request)
         self._learn(request)
         request = self._resumed(request, resumed)
         loaded = LoadedAdapter(adapter.encode(), {}) if adapter else None
-        sequence = Sequence(request, number, START if self.encoder else None, loaded)
+        sequence = Sequence(request, number, START if self.encoder else None, loaded, image_token=IMAGE)
         if search is not None:
             sequence.fan_out(self.answers.beams_of(search, params))
         self.sequences.append(sequence)
@@ -183,15 +208,23 @@ class FakeEngine:
     def _learn(self, request: Request) -> None:
         """Note the key, the ids and the contents of each full page that the request may ever offer."""
         adapter, size, switch = request.adapter.encode(), self.pool.page_size, self.scheduler.rope_switch_length
-        reference = Reference(request, encoder=self.encoder, adapter=adapter, rope_switch_length=switch)
+        reference = Reference(
+            request, encoder=self.encoder, adapter=adapter, rope_switch_length=switch, whole=self.whole
+        )
         self.references[request.id] = reference
-        keys = {(): root_key("m", request.salt, adapter)}
+        keys = {(): self.root(request)}
         for text, contents in reference.texts():
             if len(text) % size == 0:
                 ids = text[-size:]
-                keys[text] = key = page_key(keys[text[:-size]], ids)
+                seen = seen_in(request.images, len(text) - size, len(text))
+                keys[text] = key = page_key(keys[text[:-size]], ids, seen)
                 for table in range(len(self.scheduler.tables.windows)):
                     self.truth[table, key] = (ids, [in_table(content, table) for content in contents[-size:]])
+
+    def root(self, request: Request) -> bytes:
+        """The parent key of its first page."""
+        root = root_key("m", request.salt, request.adapter.encode())
+        return whole_key(root, request.prompt, request.images) if self.whole else root
 
     # --- what the engine's loop does ----------------------------------------------------------------------------
 
@@ -211,10 +244,14 @@ class FakeEngine:
             self.read |= {row.sequence: row.start + row.count for row in plan.rows}
             slots = [row.sequence.slot for row in plan.rows]
             tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]
+            starts = {row.sequence: row.start for row in plan.rows}
+            self.started = {s: at for s, at in self.started.items() if s.slot is not None}
+            self.started |= {s: starts.get(s, s.computed) for s in plan.admitted}
             results = self.device.run(plan)
             users = [row.sequence for row in plan.rows if row.sequence.adapter_slot is not None]
             adapters = [(s.adapter_slot or 0, self.device.adapter(s)) for s in users]
-            self.steps.append(Step(plan, results, slots, tables, adapters))
+            seen = {image_row for row in plan.rows for image_row in row.image_rows.tolist()} - {-1}
+            self.steps.append(Step(plan, results, slots, tables, adapters, seen))
         if plan.drain:
             self.collect_all()
         return plan

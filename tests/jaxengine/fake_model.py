@@ -5,7 +5,8 @@ position's token. The first content is computed from the salt, unlike in a real 
 salts reads as wrong. The sampled token is a pure function of the seed and the last content, and so are the logprobs
 that a beam search adds up. With an encoder, each position also reads all contents of the encoder input, and each of
 these depends on the whole input. Every content depends on the adapter. Where a text must be computed anew when it has
-grown beyond a length (`Scheduler.rope_switch_length`), all its contents are others then.
+grown beyond a length (`Scheduler.rope_switch_length`), all its contents are others then. Rows of images stand in for
+tokens, and where all tokens of a prompt see each other the first content is computed from the whole prompt.
 
 In each page table of a sequence the same content is a different number, so that a page of another table reads as wrong.
 """
@@ -18,6 +19,7 @@ from collections.abc import Sequence as Ids
 import numpy as np
 
 from jaxengine.request.sequence import Request
+from tests.jaxengine.fake_images import seen
 from tests.jaxengine.numpy_beam_search import Logprobs, Searched, beam_search
 
 EOS = 0
@@ -49,6 +51,11 @@ def root_content(salt: bytes, switched: bool = False) -> int:
     return int.from_bytes(salt, "little") ^ -switched
 
 
+def whole_content(request: Request) -> int:
+    """What the first content is computed from besides, where all tokens of a prompt see each other."""
+    return hash((*request.prompt, *(int.from_bytes(each.digest, "little") ^ each.offset for each in request.images)))
+
+
 def sample(seed: int, content: int) -> int:
     return hash((content, seed, VOCAB)) % VOCAB
 
@@ -75,9 +82,17 @@ class Reference:
     """
 
     def __init__(
-        self, request: Request, *, encoder: bool = False, adapter: bytes = NO_ADAPTER, rope_switch_length: int = 0
+        self,
+        request: Request,
+        *,
+        encoder: bool = False,
+        adapter: bytes = NO_ADAPTER,
+        rope_switch_length: int = 0,
+        whole: bool = False,
     ) -> None:
         params, search = request.params, request.beam_search
+        self.seen = seen(request.images, request.prompt)
+        self.whole = whole_content(request) if whole else 0
         self.salt, self.adapter = request.salt, adapter
         self.longest = rope_switch_length or math.inf  # text that is not switched
         self.encoded = encoder_contents(request.prompt, adapter) if encoder else []
@@ -128,10 +143,10 @@ class Reference:
             yield from before.items()
 
     def _behind(self, contents: list[int], tokens: Ids[int], switched: bool) -> list[int]:
-        """The contents of `tokens` behind positions that have `contents`."""
-        last, behind = contents[-1] if contents else root_content(self.salt, switched), []
-        for token in tokens:
-            last = content_after(last, token, self.encoded, self.adapter)
+        """The contents of `tokens` behind positions that have `contents`: all positions before them."""
+        last, behind = contents[-1] if contents else root_content(self.salt, switched) ^ self.whole, []
+        for position, token in enumerate(tokens, len(contents)):
+            last = content_after(last, self.seen.get(position, token), self.encoded, self.adapter)
             behind.append(last)
         return behind
 
@@ -146,15 +161,16 @@ class Reference:
 
     def _table(self, seed: int) -> Logprobs:
         """The logprobs of what comes behind the ids that a search has generated."""
-        last = {(switched, ()): contents[-1:] for switched, contents in self.contents.items()}
+        last = {(switched, ()): contents[-1] for switched, contents in self.contents.items()}
 
-        def content(text: Text, switched: bool) -> list[int]:
+        def content(text: Text, switched: bool) -> int:
             if (switched, text) not in last:
-                last[switched, text] = self._behind(content(text[:-1], switched), text[-1:], switched)
+                before = content(text[:-1], switched)
+                last[switched, text] = content_after(before, text[-1], self.encoded, self.adapter)
             return last[switched, text]
 
         def logprobs_of(generated: list[int]) -> np.ndarray:
             switched = len(self.tokens) + len(generated) > self.longest
-            return np.array(logprobs(seed, content(tuple(generated), switched)[0]))
+            return np.array(logprobs(seed, content(tuple(generated), switched)))
 
         return logprobs_of

@@ -4,7 +4,8 @@ Each message starts with the invariant's number. `check_state` holds I1-I3, I5, 
 `PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
 neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
 sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. I26 is about drafts:
-nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`. I28 and I29
+nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`, I30
+about images, see `image_invariants`. I28 and I29
 are about what a gateway is told: the pages that prompts can start from, and how much of prompts is left. Properties
 that need two runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21
 (grammars) does not exist yet.
@@ -23,12 +24,13 @@ from jaxengine.engine.gauges import gauges
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from jaxengine.rpc.page_keys import page_key, root_key, short_key
+from jaxengine.rpc.page_keys import page_key, seen_in, short_key
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
 from tests.jaxengine.beam_invariants import BeamCheck, check_beams
 from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
 from tests.jaxengine.fake_device import digest_of
-from tests.jaxengine.fake_model import encoder_contents
+from tests.jaxengine.fake_model import encoder_contents, whole_content
+from tests.jaxengine.image_invariants import ImageCheck, check_images, holders_left
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -46,6 +48,7 @@ def check_state(engine: FakeEngine) -> None:
     check_adapters(engine)
     check_drafts(engine)
     check_beams(engine)
+    check_images(engine)
     for sequence in engine.members:
         _check_sequence(engine, sequence)
 
@@ -58,6 +61,7 @@ def check_idle(engine: FakeEngine) -> None:
     assert pool.available == pool.total - 1, f"I24: {pool.available} of {pool.total - 1} pages came back"
     assert sorted(scheduler.free_slots) == list(range(scheduler.slots)), f"I24: free slots {scheduler.free_slots}"
     assert not any(scheduler.adapters.held), f"I24: adapters still held: {scheduler.adapters.held}"
+    assert not holders_left(engine), "I24: images still held"
     for sequence in engine.sequences:
         assert sequence.finish is not FinishReason.NOT_FINISHED, f"I20: request {sequence.request.id} never ended"
         if sequence.finish in (FinishReason.EOS, FinishReason.LENGTH, FinishReason.STOP_TOKEN):
@@ -198,6 +202,7 @@ class PlanCheck:
         self.adapters = PlacementCheck(engine)
         self.drafts = DraftCheck(engine)
         self.beams = BeamCheck(engine)
+        self.images = ImageCheck(engine)
 
     @property
     def evictions(self) -> int:
@@ -208,6 +213,7 @@ class PlanCheck:
         self.adapters(plan)
         self.drafts(plan)
         self.beams(plan)
+        self.images(plan)
         for row in plan.rows:
             self._check_row(row)
         self._check_encoder_rows(plan)
@@ -306,9 +312,10 @@ class PlanCheck:
 
     def _prefix(self, sequence: Sequence, indexed: set[tuple[int, bytes]]) -> int:
         """The longest prefix, in pages, whose visible pages every table has; all lengths are tried."""
-        size, keys = self.engine.pool.page_size, [root_key("m", sequence.request.salt, digest_of(sequence))]
+        size, keys = self.engine.pool.page_size, [self.engine.root(sequence.request)]
         for start in range(0, len(sequence.tokens) - size, size):
-            keys.append(page_key(keys[-1], sequence.tokens[start : start + size]))
+            seen = seen_in(sequence.request.images, start, start + size)
+            keys.append(page_key(keys[-1], sequence.tokens[start : start + size], seen))
 
         def has(count: int) -> bool:
             firsts = enumerate(first_pages(self.engine, count * size))
@@ -322,7 +329,7 @@ class PlanCheck:
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
             ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
-            left_out = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
+            left_out = [s for s in ready if id(s) not in rows and s.images_end <= s.computed == s.length - 1]
             assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
         older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
@@ -336,5 +343,8 @@ class PlanCheck:
         known = end <= len(other.tokens) and end < len(sequence.tokens)
         alike = sequence.request.salt == other.request.salt and digest_of(sequence) == digest_of(other)
         alike = alike and sequence.tokens[:end] == other.tokens[:end]
+        alike = alike and seen_in(sequence.request.images, 0, end) == seen_in(other.request.images, 0, end)
+        if self.engine.whole:
+            alike = alike and whole_content(sequence.request) == whole_content(other.request)
         shares = self.engine.scheduler.tables.prefix_cache and not sequence.params.prompt_logprobs
         return shares and known and alike

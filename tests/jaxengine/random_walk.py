@@ -3,18 +3,28 @@
 import random
 from typing import Self
 
+from jaxengine.architecture.vision import Horizon
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.sequence import Sequence
+from jaxengine.scheduler.image_planner import ImagePlanner
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
+from tests.jaxengine.fake_images import MOST_ROWS, Prompt, beginning, illustrated
 from tests.jaxengine.fake_model import EOS, VOCAB
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
 WHOLE_ANSWERS = 120  # seeds: in the walks of later ones, many requests were begun elsewhere
+SEEING = 150  # seeds: in the walks of later ones, prompts have images
+BUDGETS = {  # of tokens beyond the slots
+    "token": [0, 1, 8, 500],
+    "image": [2 * MOST_ROWS - 1, 20, 500],
+    "prompt": [24, 64, 500],
+}
 WHOLE = 128  # a page size that holds any sequence whole, as with state spaces
 WINDOWS = [(0,), (0,), (2,), (5,), (12,), (0, 2), (0, 5, 5), (0, 3, 12)]
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
 INTERRUPTIONS = {"probe": 4, "fail": 2}  # of searches, which take long to be where they were
+CROWDS = {"add": 30, "poison": 1}  # many requests whose images are to be encoded
 
 
 class Walk:
@@ -23,26 +33,40 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.resuming = seed >= WHOLE_ANSWERS
+        self.seeing = seed >= SEEING
         self.searching = self.random.random() < 0.3  # most requests are beam searches, which go on for long
         page_size = self.random.choice([1, 2, 3, 4, *(() if self.searching else (16, WHOLE))])
         slots = self.random.randint(2 if self.searching else 1, 6)
-        encoder = self.random.random() < 0.2
+        encoder = self.random.random() < 0.2 and not self.seeing
         windows = (0,) if encoder else self.random.choice(WINDOWS)
         rope_switch_length = 0 if encoder else self.random.choice([0, 0, 0, 0, 0, 0, 12, 30])
         by_position = not (encoder or rope_switch_length)
+        images = self._images() if self.seeing else None
+        budgets = [slots, slots + 1, 8, *(() if self.searching else (16, 512))]
         self.engine = FakeEngine(
             pages=1 + len(windows) * (self.random.randint(12, 160 if self.searching else 80) // page_size + 2),
             page_size=page_size,
             slots=slots,
-            token_budget=self.random.choice([slots, slots + 1, 8, *(() if self.searching else (16, 512))]),
+            token_budget=slots + self.random.choice(BUDGETS[images.horizon]) if images else self.random.choice(budgets),
             prefix_cache=self.random.random() < (0.6 if self.searching else 0.9) and by_position,
             encoder=encoder,
             windows=windows,
             adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
             rope_switch_length=rope_switch_length,
             drafts=random.Random(seed) if seed % 2 else None,
+            images=images,
         )
-        self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
+        texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
+        self.texts: list[Prompt] = [(text, ()) for text in texts]
+        if images:
+            self.texts = [illustrated(text, self.random) for text in texts]
+
+    def _images(self) -> ImagePlanner:
+        """A pool that holds one large image or a few, and an encoder that reads one or a few in a step."""
+        most = self.random.choice([MOST_ROWS * 3 // 2, 12, 40])
+        horizon: Horizon = self.random.choice(["token", "token", "image", "prompt"])
+        rows = self.random.randint(MOST_ROWS, 3 * MOST_ROWS) * (3 if horizon == "prompt" else 1)
+        return ImagePlanner(rows, horizon, lambda pictures: sum(each.patches for each in pictures) <= most)
 
     def run(self, events: int) -> Self:
         for _ in range(events):
@@ -51,7 +75,7 @@ class Walk:
         return self
 
     def _event(self) -> None:
-        events = EVENTS | (INTERRUPTIONS if self.searching else {})
+        events = EVENTS | (INTERRUPTIONS if self.searching else {}) | (CROWDS if self.seeing else {})
         name = self.random.choices(list(events), list(events.values()))[0]
         getattr(self, f"_{name}")()
 
@@ -64,10 +88,10 @@ class Walk:
             self.engine.collect()
 
     def _add(self) -> None:
-        engine, prompt, max_tokens = self.engine, self._prompt(), self.random.choice([1, 2, 5, 12, 25, 40])
+        engine, (prompt, images), max_tokens = self.engine, self._prompt(), self.random.choice([1, 2, 5, 12, 25, 40])
         ends = () if self.searching else self.random.choice([(), (), (2,), (EOS, 3)])
         search = self._search(len(prompt), max_tokens, len({EOS, *ends}))
-        if len(engine.live) < MAX_ALIVE and engine.fits(len(prompt), max_tokens):
+        if len(engine.live) < MAX_ALIVE and engine.fits(len(prompt), max_tokens) and engine.takes(prompt, images):
             engine.add(
                 prompt,
                 max_tokens,
@@ -82,6 +106,7 @@ class Walk:
                 search=search,
                 stop_token_ids=ends,
                 resumed=self.random.choice([0, 1, 3, 20]) if self.resuming and search is None else 0,
+                images=images,
             )
 
     def _search(self, prompt_length: int, max_tokens: int, ends: int) -> BeamSearch | None:
@@ -104,11 +129,14 @@ class Walk:
         adapters = [f"adapter {number}" for number in range(self.engine.scheduler.adapters.slots + 1)]
         return self.random.choice(["", *adapters]) if len(adapters) > 1 else ""
 
-    def _prompt(self) -> list[int]:
+    def _prompt(self) -> Prompt:
         """The beginning of a shared text or of what an earlier request has, and a few tokens of its own."""
         earlier = [self.random.choice(sequence.members) for sequence in self.engine.sequences[-4:]]
-        text = self.random.choice([*self.texts, *(sequence.tokens for sequence in earlier)])
-        return text[: self.random.randint(0, len(text))] + self.random.choices(range(1, 8), k=self.random.randint(1, 3))
+        texts = [*self.texts, *((sequence.tokens, sequence.request.images) for sequence in earlier)]
+        text = self.random.choice(texts)
+        ids, images = beginning(text, self.random.randint(0, len(text[0])), self.random)
+        ids += self.random.choices(range(1, 8), k=self.random.randint(1, 3))
+        return illustrated(ids[-1:], self.random, behind=(ids[:-1], images)) if self.seeing else (ids, images)
 
     def _abort(self) -> None:
         """End one of the requests, whether it is waiting, running, leaving or has ended."""
@@ -120,9 +148,10 @@ class Walk:
         self.engine.advance(self.random.choice([0.5, 5.0, 30.0]))
 
     def _poison(self) -> None:
-        """From now on the rows of one running request are NaN."""
-        if self.engine.scheduler.running:
-            self.engine.device.poisoned.add(self.random.choice(self.engine.scheduler.running).request.id)
+        """From now on the rows of one request are NaN."""
+        scheduler = self.engine.scheduler
+        if chosen := [*scheduler.sequences()] if self.seeing else scheduler.running:
+            self.engine.device.poisoned.add(self.random.choice(chosen).request.id)
 
     def _probe(self) -> None:
         """Serve some requests without the others, as fault isolation does."""

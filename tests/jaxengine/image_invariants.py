@@ -1,0 +1,142 @@
+"""I30, of images: one is in the pool, encoded, before a step reads it, once while it can be found, and stays there as
+long as somebody is to read it; nobody holds one without need; no chunk cuts what must be whole; and no small image
+passes a large one that waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxengine.request.image import EncodedImage
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sequence import Sequence
+from tests.jaxengine.fake_images import IMAGE, row_value
+
+if TYPE_CHECKING:
+    from tests.jaxengine.fake_engine import FakeEngine
+
+
+def check_images(engine: FakeEngine) -> None:
+    pool = engine.scheduler.images.pool
+    held = Counter(each.encoded for s in engine.members for each in s.images if each.encoded is not None)
+    known = {*pool.images.values(), *held}
+    assert all(each.holders == held[each] for each in known), "I30: images are held by others than say so"
+    rows = [row for each in known for row in each.rows.tolist()]
+    assert sorted([*pool.blank, *rows]) == list(range(pool.total)), "I30: a row is lost, or of two images"
+    assert all(not each.found for each in held if each not in pool.images.values()), (
+        "I30: one that is held is not found"
+    )
+    for (digest, _), each in pool.images.items():
+        true = [row_value(digest, row) for row in range(len(each.rows))]
+        good = engine.device.rows_of(each) == true or (each.holders and engine.device.is_bad(each))
+        assert good, "I30: other rows than the image's"
+    for sequence in engine.members:
+        _check_held(sequence)
+
+
+def _check_held(sequence: Sequence) -> None:
+    images = [each.image for each in sequence.images if each.encoded is not None]
+    assert sequence.slot is not None or not images, "I30: a sequence without a slot holds an image"
+    idle = not sequence.in_flight
+    assert not (idle and any(each.end <= sequence.computed for each in images)), "I30: an image is held for nothing"
+
+
+class ImageCheck:
+    """Records what is in the pool before a plan is made, then checks the plan."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.planner = engine.scheduler.images
+        pool = self.planner.pool
+        self.found = dict(pool.images)
+        self.blank = len(pool.blank)
+        self.read = {row for step in engine.steps for row in step.image_rows}
+        self.held = {
+            row
+            for sequence in engine.members
+            for each in sequence.images
+            if each.encoded is not None
+            for row in each.encoded.rows.tolist()
+        }
+        self.behind = [s for s in engine.scheduler.running if self._next_missing(s)]
+
+    def __call__(self, plan: Plan) -> None:
+        self._check_encodes(plan)
+        for row in plan.rows:
+            self._check_row(row)
+            self._check_uncut(row, plan)
+        assert not (plan.decode_only and any((row.image_rows >= 0).any() for row in plan.rows)), (
+            "I30: a step that decodes reads images"
+        )
+        self._check_passed(plan)
+        self._note(plan)
+
+    def _check_encodes(self, plan: Plan) -> None:
+        keys = [image.key for image, _ in plan.encodes]
+        assert len({*keys}) == len(keys), "I30: an image is encoded twice in one step"
+        assert not keys or self.planner.fits([image.shape for image, _ in plan.encodes]), (
+            "I30: more than fits is encoded"
+        )
+        written = [row for _, rows in plan.encodes for row in rows.tolist()]
+        assert not {*written} & (self.held | self.read), "I30: rows are written that somebody is to read"
+        known = [self.found[key] for key in keys if key in self.found]
+        assert not any(each.holders for each in known), "I30: an image is encoded that somebody holds"
+        assert not known or len(written) > self.blank, "I30: an image is encoded that was there"
+
+    def _check_row(self, row: Row) -> None:
+        rows, sequence = row.image_rows, row.sequence
+        ids = sequence.tokens[row.start : row.start + row.count] if not row.of_encoder else []
+        places = [i for i, token in enumerate(ids) if token == IMAGE]
+        assert np.flatnonzero(rows >= 0).tolist() == places, "I30: a place of an image without a row of the pool"
+
+    def _check_uncut(self, row: Row, plan: Plan) -> None:
+        start, end, sequence = row.start, row.start + row.count, row.sequence
+        whole = [(each.image.offset, each.image.end) for each in sequence.images] * (self.planner.horizon == "image")
+        whole += [(0, sequence.prompt_length)] * (self.planner.horizon == "prompt")
+        for first, last in whole:
+            assert not first < end < last, f"I30: tokens {first} to {last} are cut at {end}"
+            assert not first < start < last or sequence in plan.admitted or self._was_admitted(sequence, start), (
+                f"I30: tokens {first} to {last} are cut at {start}"
+            )
+
+    def _was_admitted(self, sequence: Sequence, start: int) -> bool:
+        """Whether `sequence` has had no row yet, behind what it found."""
+        return start == self.engine.started.get(sequence)
+
+    def _check_passed(self, plan: Plan) -> None:
+        """Those who could not go on for want of room are not passed by later ones that take some."""
+        rows, budget = {id(row.sequence) for row in plan.rows}, self.engine.scheduler.token_budget
+        stuck = [s for s in self.behind if id(s) not in rows and s.slot is not None and plan.tokens < budget]
+        if not stuck or plan.drain or self.planner.horizon != "token":
+            return
+        first = min(stuck, key=lambda s: s.order)
+        self.engine.events["waits for room"] += 1
+        running = self.engine.scheduler.running
+        older = {each.image.key for s in running if s.order < first.order for each in s.images}
+        assert all(image.key in older for image, _ in plan.encodes), "I30: an image has passed one that waits for room"
+
+    def _next_missing(self, sequence: Sequence) -> bool:
+        """Whether the next token of `sequence` is one of an image that it does not hold."""
+        at = sequence.computed
+        return any(each.image.offset <= at < each.image.end and each.encoded is None for each in sequence.images)
+
+    def _note(self, plan: Plan) -> None:
+        events = self.engine.events
+        events["encoded"] += len(plan.encodes)
+        events["evicted images"] += len(self.found.keys() - self.planner.pool.images.keys())
+        for row in plan.rows:
+            images, end = row.sequence.images, row.start + row.count
+            events["images cut"] += any(each.image.offset < end < each.image.end for each in images)
+            events["begun inside an image"] += any(each.image.offset < row.start < each.image.end for each in images)
+            ends = not row.samples and any(each.image.offset == end and each.encoded is None for each in images)
+            events["ends before an image"] += ends
+            events["images read again"] += row.sees and row.sequence.preemptions > 0
+            events["images of searches"] += row.sees and row.sequence.beams is not None
+
+
+def holders_left(engine: FakeEngine) -> list[EncodedImage]:
+    """Images that somebody holds; none when all requests have ended."""
+    return [each for each in engine.scheduler.images.pool.images.values() if each.holders]
