@@ -52,21 +52,25 @@ class ImagePlanner:
         """How many tokens of `sequence` from `start` on a row of `plan` may have. It is `count` or fewer; or more, but
         not more than `free`, where those must not be cut.
         """
-        if count < 1 or not (sequence.images or self.horizon == "prompt"):
-            return count
-        end = self._uncut(sequence, start, start + count, start + free)
-        blocked = self._first_without_room(sequence, start, end, plan)
-        if blocked is not None:
-            plan.images_wait = True
-            end = start if self.horizon == "prompt" else max(start, blocked.image.offset)
-        return end - start
+        return self._reach(sequence, start, count, free, plan)[0]
 
     def take(self, sequence: Sequence, start: int, count: int, free: int, plan: Plan) -> int:
         """`reach`, and the images in these tokens will be in the pool when `plan` runs."""
-        count = self.reach(sequence, start, count, free, plan)
+        count, blocked = self._reach(sequence, start, count, free, plan)
         if count and sequence.images:
             self._hold(sequence, start, count, plan)
+        plan.images_wait |= blocked
         return count
+
+    def _reach(self, sequence: Sequence, start: int, count: int, free: int, plan: Plan) -> tuple[int, bool]:
+        """`reach`, and whether an image bounds it for which there is no room."""
+        if count < 1 or not (sequence.images or self.horizon == "prompt"):
+            return count, False
+        end = self._uncut(sequence, start, start + count, start + free)
+        blocked = self._first_without_room(sequence, start, end, plan)
+        if blocked is not None:
+            end = start if self.horizon == "prompt" else max(start, blocked.image.offset)
+        return end - start, blocked is not None
 
     def _hold(self, sequence: Sequence, start: int, count: int, plan: Plan) -> None:
         wanted = list(_missing(sequence, start, start + count))

@@ -40,7 +40,7 @@ def illustrated(text: Ids[int], chance: random.Random, behind: Prompt = ([], ())
     for token in text:
         ids.append(token)
         if chance.random() < 0.15:
-            added = span(chance.choice([1, 1, 2, 3, MOST_ROWS - 1, MOST_ROWS]), broken=chance.random() < 0.3)
+            added = span(chance.choice([1, 1, 2, 3, MOST_ROWS, MOST_ROWS]), broken=chance.random() < 0.3)
             images.append(image_at(len(ids), added, chance.randrange(PICTURES)))
             ids += added
     return ids, tuple(images)

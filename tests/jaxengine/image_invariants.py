@@ -54,13 +54,7 @@ class ImageCheck:
         self.found = dict(pool.images)
         self.blank = len(pool.blank)
         self.read = {row for step in engine.steps for row in step.image_rows}
-        self.held = {
-            row
-            for sequence in engine.members
-            for each in sequence.images
-            if each.encoded is not None
-            for row in each.encoded.rows.tolist()
-        }
+        self.held = [(each, each.encoded) for s in engine.members for each in s.images if each.encoded is not None]
         self.behind = [s for s in engine.scheduler.running if self._next_missing(s)]
 
     def __call__(self, plan: Plan) -> None:
@@ -81,7 +75,8 @@ class ImageCheck:
             "I30: more than fits is encoded"
         )
         written = [row for _, rows in plan.encodes for row in rows.tolist()]
-        assert not {*written} & (self.held | self.read), "I30: rows are written that somebody is to read"
+        held = {row for each, encoded in self.held if each.encoded is encoded for row in encoded.rows.tolist()}
+        assert not {*written} & (held | self.read), "I30: rows are written that somebody is to read"
         known = [self.found[key] for key in keys if key in self.found]
         assert not any(each.holders for each in known), "I30: an image is encoded that somebody holds"
         assert not known or len(written) > self.blank, "I30: an image is encoded that was there"

@@ -63,9 +63,11 @@ class Walk:
 
     def _images(self) -> ImagePlanner:
         """A pool that holds one large image or a few, and an encoder that reads one or a few in a step."""
-        most = self.random.choice([MOST_ROWS * 3 // 2, 12, 40])
         horizon: Horizon = self.random.choice(["token", "token", "image", "prompt"])
-        rows = self.random.randint(MOST_ROWS, 3 * MOST_ROWS) * (3 if horizon == "prompt" else 1)
+        rows = self.random.choice([MOST_ROWS, MOST_ROWS + 2, MOST_ROWS + 2, 3 * MOST_ROWS]) * (
+            3 if horizon == "prompt" else 1
+        )
+        most = self.random.choice([MOST_ROWS * 3 // 2, 12, 40])
         return ImagePlanner(rows, horizon, lambda pictures: sum(each.patches for each in pictures) <= most)
 
     def run(self, events: int) -> Self:
