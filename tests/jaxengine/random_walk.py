@@ -43,8 +43,9 @@ class Walk:
         by_position = not (encoder or rope_switch_length)
         images = self._images() if self.seeing else None
         budgets = [slots, slots + 1, 8, *(() if self.searching else (16, 512))]
+        most_tokens = 160 if self.searching else 300 if self.seeing else 80
         self.engine = FakeEngine(
-            pages=1 + len(windows) * (self.random.randint(12, 160 if self.searching else 80) // page_size + 2),
+            pages=1 + len(windows) * (self.random.randint(12, most_tokens) // page_size + 2),
             page_size=page_size,
             slots=slots,
             token_budget=slots + self.random.choice(BUDGETS[images.horizon]) if images else self.random.choice(budgets),
@@ -63,10 +64,9 @@ class Walk:
 
     def _images(self) -> ImagePlanner:
         """A pool that holds one large image or a few, and an encoder that reads one or a few in a step."""
-        horizon: Horizon = self.random.choice(["token", "token", "image", "prompt"])
-        rows = self.random.choice([MOST_ROWS, MOST_ROWS + 2, MOST_ROWS + 2, 3 * MOST_ROWS]) * (
-            3 if horizon == "prompt" else 1
-        )
+        horizon: Horizon = self.random.choice(["token", "token", "token", "image", "prompt"])
+        few = self.random.choice([MOST_ROWS, MOST_ROWS + 2, MOST_ROWS + 2, 3 * MOST_ROWS])
+        rows = 3 * few if horizon == "prompt" else few
         most = self.random.choice([MOST_ROWS * 3 // 2, 12, 40])
         return ImagePlanner(rows, horizon, lambda pictures: sum(each.patches for each in pictures) <= most)
 
