@@ -271,6 +271,7 @@ class Setup:
             limits.token_budget,
             model=cache_name(model.model_id, model.revision),
             prefix_cache=self.prefix_cache,
+            whole_prompts=self.spec.vision is not None and self.spec.vision.horizon == "prompt",
         )
         return Scheduler(
             tables,
