@@ -202,6 +202,14 @@ class Vision:
         return self.tower.grid if fixed else ()
 
     @property
+    def heads(self) -> tuple[tuple[int, int], ...]:
+        """Of each attention the size of a head, and the queries that share a key."""
+        tower = (self.tower.head_dim, 1)
+        if self.resampler is None:
+            return (tower,)
+        return tower, (self.resampler.head_dim, self.resampler.num_heads // self.resampler.num_kv_heads)
+
+    @property
     def feature_size(self) -> int:
         """Width of what leaves the tower."""
         return self.tower.hidden_size * max(1, len(self.features))

@@ -56,6 +56,7 @@ from jaxengine.startup.memory import (
     tuning_bytes,
 )
 from jaxengine.startup.place import Place
+from jaxengine.startup.tower import check_tower
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import (
@@ -121,6 +122,7 @@ class Setup:
         learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype) if learnt and wanted else None
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        check_tower(spec, options.attention, device, dtype)
         source = calibrated(source, cache_dtype)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, place, dtype, cache_dtype, attention, quantize, setup)
