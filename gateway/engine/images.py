@@ -2,9 +2,8 @@
 
 from typing import Protocol
 
-import numpy as np
-
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import MAX_PATCH_BYTES, PATCH_DTYPES
 
 
 class Shape(Protocol):
@@ -25,11 +24,18 @@ def sees(description: pb.Description) -> bool:
     return description.HasField("image_token_id")
 
 
+def check_bytes(description: pb.Description, patches: int) -> None:
+    """Raises ValueError if a request with so many patches, of all its images, is too large for a message."""
+    size = patches * description.patch_values * PATCH_DTYPES.get(description.patch_dtype, 0)
+    if size > MAX_PATCH_BYTES:
+        raise ValueError(f"images have {size} bytes of patches, at most {MAX_PATCH_BYTES} are read: send smaller ones")
+
+
 def image_to(digest: bytes, offset: int, length: int, shape: Shape, patches: bytes, dtype: str) -> pb.Image:
     """An image at `offset` of a prompt, of which it has `length` tokens.
 
     Args:
-        patches: as `patch_bytes` makes them.
+        patches: their numbers, little-endian.
         dtype: of these, as the engine's description says.
     """
     tiles = [pb.Tile(rows=rows, columns=columns) for rows, columns in shape.tiles]
@@ -43,11 +49,3 @@ def image_to(digest: bytes, offset: int, length: int, shape: Shape, patches: byt
         patches=patches,
         dtype=dtype,
     )
-
-
-def patch_bytes(patches: np.ndarray, dtype: str) -> bytes:
-    """f32 `patches` [N, patch_values] as little-endian bytes of `dtype`, rounded to nearest, ties to even."""
-    bits = np.ascontiguousarray(patches, "<f4").view("<u4")
-    if dtype == "bfloat16":
-        bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-    return bits.tobytes()

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.engine.images import image_to
+from gateway.engine.images import check_bytes, image_to
 from gateway.errors import RequestError
 from gateway.http.encoding import in_thread
 from gateway.images.acquisition import Acquisition
@@ -74,6 +74,9 @@ class Sight:
     async def look(self, sources: Sequence[Source]) -> list[Picture]:
         """The pictures, acquired together. Raises RequestError for the first that cannot be served."""
         pictures = await _together(map(self._look, sources))
+        if pictures:
+            with about(sources[0].field):
+                check_bytes(self._description, sum(each.plan.shape.patches for each in pictures))
         if pictures and self._description.image_horizon == "prompt":  # its images are encoded together
             plans = [each.plan for each in pictures]
             with about(sources[0].field):

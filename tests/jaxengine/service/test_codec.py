@@ -1,8 +1,12 @@
 """What a message asks for in place of text is what the engine is asked for, and its answer is carried as it is."""
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxengine.architecture.picture import PictureShape
 from jaxengine.options.pooling import POOLINGS
 from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.interface import ServedAdapter
@@ -102,3 +106,46 @@ def test_logits_arrive_to_the_bit() -> None:
     read = pb.RequestEvent.FromString(message.SerializeToString())
     np.testing.assert_array_equal(np.frombuffer(read.logits, "<f4").reshape(3, 5), logits)
     assert not read.embedding and not read.tokens
+
+
+def sent(dtype: str = "float32", **fields: Any) -> pb.Generate:
+    """A request with an image of 2 · 3 patches of two numbers each."""
+    numbers = np.arange(12, dtype=np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else "<f4"))
+    whole = {"digest": bytes(range(32)), "offset": 1, "length": 2, "height": 5, "width": 7, "dtype": dtype}
+    whole |= {"tiles": [pb.Tile(rows=2, columns=2), pb.Tile(rows=1, columns=2)], "patches": numbers.tobytes()}
+    return ask([5, 6, 6], 1, images=[pb.Image(**whole | fields)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_images_are_those_of_the_message(dtype: str) -> None:
+    (image,) = request_from(sent(dtype), 1).images
+    assert (image.digest, image.offset, image.length, image.end) == (bytes(range(32)), 1, 2, 3)
+    assert image.shape == PictureShape(((2, 2), (1, 2)), 5, 7)
+    assert image.patches.dtype.name == dtype and image.patches.tolist() == [[2 * i, 2 * i + 1] for i in range(6)]
+    assert request_from(ask([5], 1), 1).images == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"dtype": "float16"}, "images.dtype must be one of float32, bfloat16, got 'float16'"),
+        ({"dtype": ""}, "images.dtype must be one of"),
+        ({"tiles": []}, "images.patches have 48 bytes, which are no 0 patches"),
+        ({"tiles": [pb.Tile(rows=1, columns=5)]}, "images.patches have 48 bytes, which are no 5 patches"),
+        ({"tiles": [pb.Tile(rows=2**32 - 1, columns=2**32 - 1)]}, "images.patches have 48 bytes, which are no"),
+        ({"digest": b"short"}, "images.digest must have 32 bytes, got 5"),
+        ({"length": 0}, "images.length 0 span no tokens"),
+    ],
+)
+def test_images_that_are_none_are_refused(fields: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        request_from(sent(**fields), 1)
+
+
+def test_a_request_has_so_many_bytes_of_images_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxengine.service.codec.MAX_PATCH_BYTES", 95)
+    message = sent()
+    request_from(message, 1)
+    message.images.append(message.images[0])
+    with pytest.raises(ValueError, match=r"images.patches have 96 bytes, more than 95"):
+        request_from(message, 1)
