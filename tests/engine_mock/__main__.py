@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--prefix-pages", type=int, default=0)
     parser.add_argument("--prefill-seconds-per-page", type=float, default=0.0)
     parser.add_argument("--image-token-id", type=int)
+    parser.add_argument("--patch-values", type=int, default=MockOptions.patch_values)
     parser.add_argument("--speculate", type=int, default=0)
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-loras", type=int)
@@ -63,6 +64,7 @@ def main(argv: list[str]) -> int:
             prefill_seconds_per_page=arguments.prefill_seconds_per_page,
             tokens_per_step=1 + arguments.speculate,
             image_token_id=arguments.image_token_id,
+            patch_values=arguments.patch_values,
             script=tuple(arguments.script),
             hold=arguments.hold,
             max_loras=arguments.max_loras or (8 if arguments.enable_lora or arguments.lora_adapters else 0),

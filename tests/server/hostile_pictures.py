@@ -1,0 +1,135 @@
+"""What is left of eight streams beside a flood of hostile pictures, by the launcher and the mock engine. Run by hand:
+
+python -m tests.server.hostile_pictures [ROUNDS]
+
+Four senders send without a pause, in turns: the hostile set, pictures of 4 megapixels that are served, and as many
+chats without a picture, which is what any sender costs. For each it prints the tokens a second of the streams beside
+the senders over those without.
+"""
+
+import asyncio
+import base64
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+
+from tests.gateway.images.hostile_pictures import all_files, noise, saved
+from tests.gateway.images.models import directory
+from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher
+from tests.server.streams import stream
+from tests.tiny_vision import IMAGE
+
+STREAMS = 8
+SENDERS = 4
+TOKENS = 1000
+PLAIN = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+
+
+def body(url: str) -> dict[str, Any]:
+    """A chat of one token about the picture at `url`."""
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "a"}]
+    return PLAIN | {"messages": [{"role": "user", "content": parts}]}
+
+
+def inside(file: bytes) -> dict[str, Any]:
+    """The same with the picture inside."""
+    return body(f"data:image/png;base64,{base64.b64encode(file).decode()}")
+
+
+@contextmanager
+def seeing_launcher(folder: Path, *options: str, step_seconds: float = 0.0) -> Iterator[MockLauncher]:
+    """A tiny LLaVA's gateway in front of a mock engine, ready."""
+    shutil.copytree(directory("llava"), folder, dirs_exist_ok=True)
+    mock = (f"--image-token-id={IMAGE}", "--patch-values=588", f"--step-seconds={step_seconds}")
+    with running_launcher(folder, *options, mock=mock) as launcher:
+        launcher.wait_for(200)
+        yield launcher
+
+
+async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[int]:
+    """The status that each body got, sent by four at a time."""
+    statuses: list[int] = []
+    waiting = iter(bodies)
+
+    async def sender(http: httpx.AsyncClient) -> None:
+        for sent in waiting:
+            statuses.append((await http.post(url + "/v1/chat/completions", json=sent)).status_code)
+
+    async with httpx.AsyncClient(timeout=PATIENCE, **NO_CERTIFICATES) as http:
+        await asyncio.gather(*(sender(http) for _ in range(SENDERS)))
+    return statuses
+
+
+async def eight_streams(url: str, tokens: int) -> list[tuple[int, ...]]:
+    """Their ids."""
+    outcomes = await asyncio.gather(*(stream(url, f"hello {number}", tokens) for number in range(STREAMS)))
+    assert all(outcome.error is None for outcome in outcomes), outcomes
+    return [outcome.ids for outcome in outcomes]
+
+
+async def rate(url: str) -> float:
+    """Tokens a second of the streams together."""
+    began = time.perf_counter()
+    return sum(map(len, await eight_streams(url, TOKENS))) / (time.perf_counter() - began)
+
+
+async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float, Counter[int]]:
+    """The rate of the streams while `bodies` are sent over and over, how many were sent a second, and their answers."""
+    streaming = True
+
+    def until_done() -> Iterator[dict[str, Any]]:
+        for sent in cycle(bodies):
+            if not streaming:
+                return
+            yield sent
+
+    began = time.perf_counter()
+    flood = asyncio.create_task(send(url, until_done()))
+    tokens = await rate(url)
+    streaming = False
+    statuses = await flood
+    return tokens, len(statuses) / (time.perf_counter() - began), Counter(statuses)
+
+
+async def measure(url: str, rounds: int) -> None:
+    files = [data for name, data in all_files()]
+    statuses = await send(url, map(inside, files))
+    print(f"{len(files)} hostile pictures: {dict(Counter(statuses))}", flush=True)
+    large = inside(saved(noise(250, 250).resize((2000, 2000)), "JPEG"))
+    floods = {"hostile": [inside(data) for data in files], "large": [large], "plain": [PLAIN]}
+    shares: dict[str, list[float]] = {name: [] for name in floods}
+    for _ in range(rounds):
+        for name, bodies in floods.items():
+            before = await rate(url)
+            during, sent, answers = await beside(url, bodies)
+            shares[name].append(2 * during / (before + await rate(url)))
+            print(
+                f"{name}: {shares[name][-1]:.2f} of {before:.0f} tokens a second beside {sent:.1f} a second,"
+                f" {dict(answers)}",
+                flush=True,
+            )
+    print(*(f"{name} {median(measured):.2f}" for name, measured in shares.items()))
+
+
+def main(rounds: int) -> None:
+    for step_seconds in (0.005, 0.0):
+        print(f"steps of {step_seconds:g} s")
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            seeing_launcher(Path(folder), step_seconds=step_seconds) as server,
+        ):
+            asyncio.run(measure(server.url, rounds))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else 3)
