@@ -3,10 +3,13 @@
 from dataclasses import replace
 from hashlib import sha256
 
+import numpy as np
 import pytest
 
+from jaxengine.architecture.picture import PictureShape
 from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.event import Event, FinishReason
+from jaxengine.request.image import Image
 from jaxengine.request.interface import StepResult
 from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import SamplingParams
@@ -90,3 +93,20 @@ def test_prompts_are_left_to_compute_until_their_first_step() -> None:
 def test_an_adapter_has_the_digest_of_its_path() -> None:
     engine = MockEngine(MockOptions(max_loras=1, lora_adapters=("a=org/a",)))
     assert [adapter.digest for adapter in engine.adapters()] == [sha256(b"org/a").digest()]
+
+
+def test_images_are_seen_told_apart_and_counted() -> None:
+    engine = MockEngine(MockOptions(image_token_id=9, page_size=2, prefix_pages=8))
+
+    def shown(number: int, picture: int) -> Request:
+        image = Image(bytes([picture]) * 32, 1, 3, PictureShape(((1, 4),), 8, 8), np.zeros((4, 12), np.float32))
+        return replace(ask(number, [1, 9, 9, 9, 2], max_tokens=1), images=(image,))
+
+    for number, picture, cached in [(1, 1, 0), (2, 1, 4), (3, 2, 0)]:
+        _, told, _ = answer(engine, shown(number, picture))
+        assert told.cached_tokens == cached
+    assert (engine.stats().images_encoded, engine.stats().images_reused) == (2, 1)
+    with pytest.raises(ValueError, match="outside of its images"):
+        engine.submit(ask(4, [1, 9]))
+    with pytest.raises(ValueError, match="images: this model does not see"):
+        MockEngine(MockOptions()).submit(shown(1, 1))

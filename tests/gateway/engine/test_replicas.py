@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.images import image_to
 from gateway.engine.interface import EngineUnavailable
 from gateway.engine.replica import Turn
 from gateway.engine.replicas import Replicas
 from gateway.errors import Kind, RequestError
+from jaxengine.architecture.picture import PictureShape
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import CRASH, CRASH_LATER, continuation
 from tests.gateway.engine.replica_processes import Fleet, fleet
@@ -240,6 +242,25 @@ async def test_a_prompt_goes_where_its_beginning_is_cached(tmp_path: Path) -> No
         for prompt in prompts:
             await collect(engines.replicas, ask([*prompt, 99], 1))
         assert engines.routes.routed == [(first[tuple(prompt)], "prefix", 40) for prompt in prompts]
+
+
+async def test_a_prompt_goes_where_its_pictures_are_cached(tmp_path: Path) -> None:
+    """The ids are the same, whatever the picture."""
+    flags = ("--page-size=4", "--prefix-pages=64", "--image-token-id=300")
+    shape, patches = PictureShape(((1, 8),), 8, 8), bytes(8 * 12 * 4)
+    pictures = [image_to(bytes([n]) * 32, 1, 8, shape, patches, "float32") for n in range(8)]
+    asked = [ask([1, *[300] * 8, *range(1, 32)], 1, images=[picture]) for picture in pictures]
+    async with fleet(tmp_path, 2, *flags) as engines:
+        for request in asked:
+            await collect(engines.replicas, request)
+        first = [number for number, *_ in engines.routes.routed]
+        assert set(first) == {0, 1} and all(cached == 0 for *_, cached in engines.routes.routed)
+        await asyncio.sleep(0.1)
+        del engines.routes.routed[:]
+        for request in asked:
+            request.prompt.append(99)
+            await collect(engines.replicas, request)
+        assert engines.routes.routed == [(number, "prefix", 40) for number in first]
 
 
 async def test_a_cache_that_is_gone_draws_nobody(tmp_path: Path) -> None:
