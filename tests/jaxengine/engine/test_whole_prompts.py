@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from jaxengine.engine.engine import Engine
-from tests.jaxengine.engines import alone
+from tests.jaxengine.engines import serve
 from tests.jaxengine.seeing import TOLERANCE, SeenPrompt, load_seeing, logprob_rows
 from tests.tiny_vision import LAYER_TYPES, TEXT, write_vision
 from tests.vision_references import Reference, noise
 
 pytestmark = pytest.mark.slow
 
-WINDOW = 8
+WINDOW, PAGE_SIZE = 8, 16
 GEMMA2 = {"model_type": "gemma2", "sliding_window": WINDOW, "layer_types": LAYER_TYPES, "query_pre_attn_scalar": 16}
 NEW = 12  # tokens, enough to leave the prompt's end behind
 
@@ -20,7 +20,7 @@ NEW = 12  # tokens, enough to leave the prompt's end behind
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Engine]:
     text = {**TEXT, **GEMMA2, "num_image_tokens": 4}
     directory = write_vision(tmp_path_factory.mktemp("paligemma2"), "paligemma", text_config=text)
-    return Reference(directory, "paligemma"), load_seeing(directory)
+    return Reference(directory, "paligemma"), load_seeing(directory, max_batch_prefill_tokens=128)
 
 
 def test_windows_hide_nothing_of_a_prompt(model: tuple[Reference, Engine]) -> None:
@@ -28,9 +28,10 @@ def test_windows_hide_nothing_of_a_prompt(model: tuple[Reference, Engine]) -> No
     reference, engine = model
     vision, tokens = engine.runner.shapes.spec.vision, engine.description.vocab_size
     assert vision is not None
-    seen = SeenPrompt.of(reference, vision, "{}What is there, in front of a very long river?", [noise(40, 64)])
-    assert len(seen.ids) > 2 * WINDOW
+    text = "{}What is there" + " in front of a very long river" * 3
+    seen = SeenPrompt.of(reference, vision, text, [noise(40, 64)])
+    assert len(seen.ids) > WINDOW + 3 * PAGE_SIZE
     for number in (1, 2):
-        answer = alone(engine, seen.ask(number, max_tokens=NEW, logprobs=tokens))
+        answer = serve(engine, [seen.ask(number, max_tokens=NEW, logprobs=tokens)])[number]
         theirs = seen.logprobs(tokens, answer.ids)[len(seen.ids) - 1 : -1]
         np.testing.assert_allclose(logprob_rows(answer.tokens), theirs, atol=TOLERANCE)

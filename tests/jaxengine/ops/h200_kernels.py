@@ -65,6 +65,7 @@ def compile_step(
     biased: bool = False,
     relative: bool = False,
     images: bool = False,
+    tower: bool = False,
     pool: int = POOL,
 ) -> dict[str, Any]:
     mesh = make_mesh(1, h200.devices(1))
@@ -82,6 +83,8 @@ def compile_step(
     if relative:
         batch = dataclasses.replace(batch, noncausal_length=each if ragged else None)
         bias = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
+    if tower:
+        batch = dataclasses.replace(batch, noncausal_length=each)
     if images:
         batch = dataclasses.replace(batch, horizon=each)
     qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
@@ -139,6 +142,12 @@ STEPS = {
     "images": partial(compile_step, tokens=2048, rows=64, width=512, ragged=True, images=True),
     "images, head_dim 256": partial(
         compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA, images=True
+    ),
+    "tower, head_dim 72": partial(
+        compile_step, tokens=4096, rows=64, width=64, ragged=True, dim=72, group=1, kv_heads=16, tower=True
+    ),
+    "tower, head_dim 80, windows": partial(
+        compile_step, tokens=4096, rows=512, width=1, ragged=True, dim=80, group=1, kv_heads=16, tower=True
     ),
     "f32": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dtype="float32"),
 }
