@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from convert.config.config import Config
 
 OWN_LAYERS = "its text model attends to pictures by layers of its own"
+AUTHORS_LAYOUT = "its authors' layout is not read; name the repository whose name ends in -hf"
 TOWER = "its vision tower is not built"
 UNSERVED: Mapping[str, str] = {
     "idefics": OWN_LAYERS,
     "mllama": OWN_LAYERS,
     "llama4": "its vision tower and chunked attention are not built",
+    **dict.fromkeys(("internvl_chat", "llava_llama", "llava_mistral", "llava_qwen"), AUTHORS_LAYOUT),
     **dict.fromkeys(("aria", "aya_vision", "blip-2", "chameleon", "cohere2_vision", "deepseek_vl", "florence2"), TOWER),
     **dict.fromkeys(("gemma3n", "gemma4", "glm4v", "glm4v_moe", "instructblip", "kosmos-2", "lfm2_vl"), TOWER),
     **dict.fromkeys(("llava_next_video", "llava_onevision", "ovis2", "perception_lm", "qwen2_5_omni"), TOWER),
