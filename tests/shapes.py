@@ -78,6 +78,21 @@ LLAVA_NEXT_7B = dataclasses.replace(  # llava-v1.6-mistral-7b
     ),
 )
 
+# How Gemma 3 and Qwen2.5-VL-7B see, but for the ids of their images.
+SIGLIP_SO400M = Tower(1152, 27, 16, 72, 4304, Norm("layer", 1e-6, bias=True), grid=(64, 64))
+GEMMA3_EYES = Vision(SIGLIP_SO400M, Connector(4, pooled=True, norm=Norm("rms_plus_one", 1e-6), bias=False), 0, 14, 588)
+QWEN2_5_TOWER = Tower(
+    *(1280, 32, 16, 80, 3420, Norm("rms", 1e-6), "silu"),
+    gated=True,
+    patch_bias=False,
+    positions="none",
+    rope=Rope(axes=(0, 20, 20), layout="own"),
+    post_norm=False,
+    window=8,
+    whole_layers=(7, 15, 23, 31),
+)
+QWEN2_5_EYES = Vision(QWEN2_5_TOWER, Connector(2, norm=Norm("rms", 1e-6), inner=5120), 0, 14, 1176, squares=True)
+
 FLAN_T5_XXL = ModelSpec(
     vocab_size=32128,
     hidden_size=4096,

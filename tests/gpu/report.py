@@ -17,6 +17,7 @@ from tests.gpu.loads import OURS
 from tests.gpu.record import Row, Tables, read
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "numpy", "torch", "transformers")
+TIMED = ("decode", "prefill", "experts", "products", "towers")  # with bytes and operations
 Column = tuple[str, Callable[[Row], str]]
 
 
@@ -55,7 +56,7 @@ def _output(command: list[str]) -> str:
 def derive(tables: Tables) -> None:
     """Adds rates, shares of the roofline and ratios to the rows, in place."""
     rates = {row["unit"]: row["rate"] for row in tables.get("ceilings", ())}
-    for row in [row for name in ("decode", "prefill", "experts", "products") for row in tables.get(name, ())]:
+    for row in [row for name in TIMED for row in tables.get(name, ())]:
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         row["bandwidth"] = row["bytes"] / row["seconds"]
         row["arithmetic"] = row["operations"] / row["seconds"]
@@ -208,6 +209,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
             SHARE,
             number("faster than 16 bits", "faster_than_16_bits", form=",.2f"),
+        ),
+    ),
+    "towers": (
+        "Pictures through a tower",
+        (
+            *map(text, ("tower", "tokens")),
+            number("ms", "seconds", 1e3, ",.2f"),
+            number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
+            SHARE,
         ),
     ),
     "loads": (

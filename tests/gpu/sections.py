@@ -41,6 +41,7 @@ SECTIONS = {
     "quantised": Section("tests.gpu.quantised", 180),
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 65),
+    "towers": Section("tests.gpu.towers", 90),
     "options": Section("tests.gpu.options", 120),
     "experts": Section("tests.gpu.experts", 130),
     "adapters": Section("tests.gpu.adapters", 90),

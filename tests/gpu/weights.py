@@ -34,7 +34,7 @@ def amplitude(parameter: Parameter) -> float:
 
 
 def centre(name: str) -> float:
-    return 1.0 if name.endswith("norm") else 0.0
+    return 1.0 if name.endswith(("norm", "_scale")) else 0.0
 
 
 def seed_of(name: str) -> int:

@@ -25,7 +25,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
-from jaxengine.model.vision.packing import EncodeShape, encode_shapes
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
@@ -40,6 +40,7 @@ from tests.shapes import (
     BLOOM_3B,
     FLAN_T5_XL,
     GEMMA2_9B,
+    GEMMA3_EYES,
     GPT2,
     GPT_OSS_20B,
     H200,
@@ -50,6 +51,7 @@ from tests.shapes import (
     PHI2,
     PHI3_MINI,
     PYTHIA_6_9B,
+    QWEN2_5_EYES,
 )
 
 
@@ -64,6 +66,7 @@ PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
 GUESSES = 7  # of a draft
+EIGHT_TILES = EncodeShape(8 * 576, 8, 8 * (576 + 24))  # of LLaVA-NeXT
 HEADS = Medusa(5, 1, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)
 EAGLE3 = Eagle(  # as published for Llama-3.1-8B, but for the model's number of layers
     dataclasses.replace(cut(LLAMA_8B, 1), vocab_size=32000),
@@ -146,11 +149,8 @@ def encode(spec: ModelSpec, devices: int) -> Facts:
     return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
 
 
-def see(spec: ModelSpec, devices: int, pictures: int) -> Facts:
-    """So many pictures of five tiles each."""
+def see(spec: ModelSpec, devices: int, shape: EncodeShape) -> Facts:
     made = compiler(spec, devices, TOKENS)
-    assert spec.vision is not None
-    (shape,) = encode_shapes(spec.vision, EncodeShape(0, 5 * pictures, 0))[-1:]
     return facts(made.lower_see(shape), made.pool(), OPTIONS)
 
 
@@ -337,8 +337,12 @@ PROGRAMS = {
     "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
     "decode_gpt_oss": lambda: decode(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
     "mixed_gpt_oss": lambda: mixed(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
-    "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, 1),
-    "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, 1),
+    "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, EIGHT_TILES),
+    "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, EIGHT_TILES),
+    "see_gemma3": lambda: see(dataclasses.replace(cut(LLAMA_8B, 1), vision=GEMMA3_EYES), 1, EncodeShape(4096, 1, 256)),
+    "see_qwen2_5": lambda: see(
+        dataclasses.replace(cut(LLAMA_8B, 1), vision=QWEN2_5_EYES), 1, EncodeShape(5476, 1, 1369, 100)
+    ),
     "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
     "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
     "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),
