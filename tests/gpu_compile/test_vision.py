@@ -1,5 +1,5 @@
-"""What holds for steps holds for towers: LLaVA-NeXT-7B's, for one picture of five tiles, Gemma 3's, with heads of 72, and
-Qwen2.5-VL's, with heads of 80, ropes and windows.
+"""What holds for steps holds for towers: LLaVA-NeXT-7B's, for one picture of five tiles, Gemma 3's, with heads of 72,
+and Qwen2.5-VL's, with heads of 80, ropes and windows.
 """
 
 import pytest
