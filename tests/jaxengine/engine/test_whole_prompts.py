@@ -35,3 +35,22 @@ def test_windows_hide_nothing_of_a_prompt(model: tuple[Reference, Engine]) -> No
         answer = serve(engine, [seen.ask(number, max_tokens=NEW, logprobs=tokens)])[number]
         theirs = seen.logprobs(tokens, answer.ids)[len(seen.ids) - 1 : -1]
         np.testing.assert_allclose(logprob_rows(answer.tokens), theirs, atol=TOLERANCE)
+        assert answer.cached_tokens == 0
+
+
+def test_a_prompt_shares_the_pages_of_the_same_prompt_only(
+    tmp_path_factory: pytest.TempPathFactory, compile_cache: None
+) -> None:
+    """What a page holds of a prompt's beginning depends on its end."""
+    directory = write_vision(tmp_path_factory.mktemp("paligemma"), "paligemma")
+    reference, engine = Reference(directory, "paligemma"), load_seeing(directory)
+    vision, tokens, page = engine.runner.shapes.spec.vision, engine.description.vocab_size, engine.description.page_size
+    assert vision is not None
+    text, found = "{}What is there, in front of a very long river? ", []
+    for number, end in enumerate(["dog", "dog", "cat"]):
+        seen = SeenPrompt.of(reference, vision, text * (1 + page // len(text)) + end, [noise(40, 64)])
+        answer = serve(engine, [seen.ask(number, max_tokens=NEW, logprobs=tokens)])[number]
+        theirs = seen.logprobs(tokens, answer.ids)[len(seen.ids) - 1 : -1]
+        np.testing.assert_allclose(logprob_rows(answer.tokens), theirs, atol=TOLERANCE)
+        found.append(answer.cached_tokens)
+    assert len(seen.ids) > page and found == [0, (len(seen.ids) - 1) // page * page, 0]
