@@ -7,7 +7,7 @@ computed by every device, and nothing is communicated.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,11 @@ class Ops:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ValueError(f"attention back end {self.backend!r} is not one of {', '.join(BACKENDS)}")
+
+    def for_heads(self, kv_heads: int) -> "Ops":
+        """The same, or where the devices cannot share `kv_heads` evenly, with all of them on each."""
+        shared = self.mesh is None or kv_heads % self.mesh.size == 0
+        return self if shared else replace(self, split_heads=False)
 
     def attend(
         self,

@@ -36,7 +36,7 @@ class Resampler(nnx.Module):
         def named(i: int, name: str) -> Any:
             return get(f"resampler.layers.{i}.{name}")
 
-        numbers = range(own.num_layers)
+        numbers, ops = range(own.num_layers), ops.for_heads(own.num_kv_heads)
         self.latents = nnx.Param(get("resampler.latents"))
         self.layers = nnx.List(Layer(own, own.kind(i), partial(named, i), ops) for i in numbers)
         self.context_norms = nnx.List(Norm.named("context_norm", own.norm, partial(named, i)) for i in numbers)

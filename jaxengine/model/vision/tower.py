@@ -33,14 +33,12 @@ class Tower(nnx.Module):
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits, ops: Ops) -> None:
         assert spec.vision is not None
         tower = spec.vision.tower
-        if ops.mesh is not None and tower.num_heads % ops.mesh.size:
-            ops = replace(ops, split_heads=False)
         self.vision = spec.vision
         self.layer_spec = spec.tower_spec
         self.device = device
         self.embedding = TowerEmbedding(spec, get)
         self.layers = nnx.List(
-            Layer(self.layer_spec, self.layer_spec.kind(i), partial(_of_layer, get, i), ops)
+            Layer(self.layer_spec, self.layer_spec.kind(i), partial(_of_layer, get, i), ops.for_heads(tower.num_heads))
             for i in range(tower.num_layers)
         )
         self.post_norm = Norm.named("post_norm", tower.norm, get) if tower.post_norm else None
