@@ -154,6 +154,8 @@ class ModelSpec:
             raise ValueError(f"head_dim {dim} must be even to rotate")
         if dim > self.head_dim:
             raise ValueError(f"rope dim {dim} is more than head_dim {self.head_dim}")
+        if kind.rope.axes is not None and sum(kind.rope.axes) != dim // 2:
+            raise ValueError(f"rope axes {kind.rope.axes} must sum to the {dim // 2} pairs that rotate")
         for name in ("short_factors", "long_factors") if kind.rope.kind == "longrope" else ():
             if len(getattr(kind.rope, name)) != dim // 2:
                 raise ValueError(f"rope {name} needs {dim // 2} entries, got {len(getattr(kind.rope, name))}")

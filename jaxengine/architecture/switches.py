@@ -86,8 +86,8 @@ class Rope:
             raise ValueError(f"rope kind {self.kind!r} needs original_positions")
         if self.dim < 0 or self.dim % 2:
             raise ValueError(f"rope dim {self.dim} must be even and not negative")
-        if self.axes is not None and (min(self.axes) < 0 or (self.dim and 2 * sum(self.axes) != self.dim)):
-            raise ValueError(f"rope axes {self.axes} must be half of the {self.dim} dimensions that rotate")
+        if self.axes is not None and (len(self.axes) != 3 or min(self.axes) < 0):
+            raise ValueError(f"rope axes must be three numbers of pairs, got {self.axes}")
 
     @property
     def by_position(self) -> bool:

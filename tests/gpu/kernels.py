@@ -1,7 +1,7 @@
 """Every attention back end against plain NumPy in float64: the same random step, pages scattered, strangers' pages NaN.
 
 What a layer's kernel must get right shows here: the causal mask behind a cached prefix, windows, soft caps, padding,
-and that nothing of a page leaks which the row does not own.
+images that see themselves, a tower's segments, and that nothing of a page leaks which the row does not own.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,15 @@ class Case:
     padding: int = 0
     turned: int = 0  # dimensions of each head that rotate
     biased: bool = False  # ALiBi and sinks
+    image: int = 0  # a row's new tokens come in images of so many, which see themselves to their end
+    tower: bool = False  # a row's tokens all see each other
 
     @property
     def ragged(self) -> bool:
         return any(new > 1 for _, new in self.chunks)
 
 
+TOWER = ((0, 64), (0, 1), (0, 300), (0, 17))
 DECODE = ((0, 1), (15, 1), (16, 1), (700, 1), (1999, 1))
 MIXED = ((300, 1), (0, 33), (64, 100), (517, 7), (0, 1))
 CASES = (
@@ -56,6 +59,9 @@ CASES = (
     Case("mixed, head 64, seven query heads", MIXED, kv_heads=2, group=7, head_dim=64, padding=18),
     Case("mixed, window 100, soft cap 5", MIXED, AttentionSpec(window=100, softcap=5.0), padding=18),
     Case("mixed, head 256, two query heads", MIXED, group=2, head_dim=256, padding=18, turned=256),
+    Case("mixed, images of 40", MIXED, padding=18, image=40),
+    Case("mixed, images of 40, window 30, head 256", MIXED, AttentionSpec(window=30), 8, 2, 256, padding=18, image=40),
+    Case("tower, head 80", TOWER, kv_heads=16, group=1, head_dim=80, padding=18, turned=80, tower=True),
     Case("mixed, head 80, ALiBi and sinks", MIXED, head_dim=80, padding=18, biased=True),
 )
 
@@ -87,6 +93,7 @@ class Step:
         tokens, heads, dim = self.count + case.padding, case.kv_heads, case.head_dim
         self.row = np.repeat(np.arange(len(new)), new)
         self.position = np.concatenate([np.arange(cached, cached + count) for cached, count in case.chunks])
+        self.seen = np.concatenate([self._seen(*chunk) for chunk in case.chunks])
         self.tables = self._tables(random)
         self.q = random.normal(size=(tokens, heads, case.group, dim))
         self.k, self.v = (random.normal(size=(tokens, heads, dim)) for _ in range(2))
@@ -130,7 +137,16 @@ class Step:
             tables=jnp.asarray(tables),
             tokens=jnp.int32(self.count),
             ragged=self.case.ragged,
+            noncausal_length=padded(self.seen, 0) if self.case.tower else None,
+            horizon=padded(self.seen, 0) if self.case.image else None,
         )
+
+    def _seen(self, cached: int, count: int) -> np.ndarray:
+        """i64 [count]: how many keys each new token of a row sees, windows aside."""
+        new = np.arange(1, count + 1)
+        if self.case.image:
+            new = np.minimum(-(-new // self.case.image) * self.case.image, count)
+        return cached + (np.full(count, count) if self.case.tower else new)
 
     def rope_tables(self) -> RopeTables | None:
         angle = jnp.asarray(self.angle, jnp.float32)
@@ -156,12 +172,13 @@ class Step:
     def _attend(self, token: int, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         spec, position = self.case.spec, int(self.position[token])
         first = max(0, position + 1 - spec.window) if spec.window else 0
-        at = tuple(part[first:] for part in self._places(int(self.row[token]), position + 1))
+        seen = int(self.seen[token])
+        at = tuple(part[first:] for part in self._places(int(self.row[token]), seen))
         scores = np.einsum("kgd,skd->kgs", q, keys[at]) * spec.scale_for(self.case.head_dim)
         if spec.softcap:
             scores = spec.softcap * np.tanh(scores / spec.softcap)
         if self.case.biased:
-            scores = scores - self.slopes[..., None] * (position - np.arange(first, position + 1))
+            scores = scores - self.slopes[..., None] * (position - np.arange(first, seen))
         weights = np.exp(scores)  # of scores of a few units
         total = weights.sum(-1, keepdims=True) + (np.exp(self.sinks[..., None]) if self.case.biased else 0)
         attended: np.ndarray = np.einsum("kgs,skd->kgd", weights / total, values[at])
