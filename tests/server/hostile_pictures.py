@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -31,7 +32,7 @@ from tests.tiny_vision import IMAGE
 
 STREAMS = 8
 SENDERS = 4
-TOKENS = 1000
+TOKENS = 1500
 PLAIN = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
 
 
@@ -102,7 +103,8 @@ async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float, 
 
 
 async def measure(url: str, rounds: int) -> None:
-    files = [data for name, data in all_files()]
+    files = [data for _, data in all_files()]
+    Random(1).shuffle(files)
     statuses = await send(url, map(inside, files))
     print(f"{len(files)} hostile pictures: {dict(Counter(statuses))}", flush=True)
     large = inside(saved(noise(250, 250).resize((2000, 2000)), "JPEG"))
