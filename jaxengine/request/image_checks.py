@@ -37,9 +37,9 @@ def check_spans(request: Request, limits: Description) -> None:
     placed = place(request.prompt, images, token)
     for number, each in enumerate(placed):
         _check_span(f"images[{number}]", each, limits)
-    together = limits.image_horizon == "prompt"
-    for name, several in [("images", placed)] if together else [("an image", [each]) for each in placed]:
-        _check_size(name, several, limits)
+        _check_size(f"images[{number}]", [each], limits)
+    if limits.image_horizon == "prompt":
+        _check_size("images", placed, limits)
     if list(request.prompt).count(token) != sum(len(each.places) for each in placed):
         raise ValueError(f"prompt has the id {token}, in whose places images stand, outside of its images")
 
@@ -76,7 +76,7 @@ def _check_rows(name: str, placed: PlacedImage, vision: Vision) -> None:
 def _check_size(name: str, placed: Ids[PlacedImage], limits: Description) -> None:
     patches = sum(each.image.shape.patches for each in placed)
     if patches > limits.max_image_patches:
-        raise ValueError(f"{name} of {patches} patches is more than max_image_patches {limits.max_image_patches}")
+        raise ValueError(f"{name} has {patches} patches, more than max_image_patches {limits.max_image_patches}")
     rows = sum(len(each.places) for each in placed)
     if rows > limits.max_image_tokens:
-        raise ValueError(f"{name} of {rows} tokens is more than max_image_tokens {limits.max_image_tokens}")
+        raise ValueError(f"{name} has {rows} tokens, more than max_image_tokens {limits.max_image_tokens}")

@@ -151,11 +151,11 @@ class ImagePlanner:
             pictures = {each.key: each.shape for each in images}.values()
             if pictures and not self.fits([*pictures]):
                 patches = sum(each.patches for each in pictures)
-                raise ValueError(f"images of {patches} patches are more than one step can encode")
+                raise ValueError(f"images has {patches} patches together, more than one step can encode")
         spans = [len(request.prompt)] if together else [each.length for each in request.images]
         if self.horizon != "token" and max(spans, default=0) > longest:
             name = "prompt" if together else "images"
-            raise ValueError(f"{name} of {max(spans)} tokens is more than the {longest} that a step computes at once")
+            raise ValueError(f"{name} has {max(spans)} tokens together, more than the {longest} that one step computes")
 
 
 def no_images() -> ImagePlanner:

@@ -92,22 +92,23 @@ def _resume_from(message: pb.Resume) -> Resume:
 
 
 def _images_from(messages: Sequence[pb.Image]) -> tuple[Image, ...]:
-    size = sum(len(message.patches) for message in messages)
+    images = tuple(map(_image_from, messages))
+    size = sum(image.patches.nbytes for image in images)
     if size > MAX_PATCH_BYTES:
         raise ValueError(f"images.patches have {size} bytes, more than {MAX_PATCH_BYTES}")
-    return tuple(map(_image_from, messages))
+    return images
 
 
 def _image_from(message: pb.Image) -> Image:
-    dtype = PATCH_DTYPES.get(message.dtype)
+    dtype, patches = PATCH_DTYPES.get(message.dtype), message.patches  # each access copies them
     if dtype is None:
         raise ValueError(f"images.dtype must be one of {', '.join(PATCH_DTYPES)}, got {message.dtype!r}")
     tiles = tuple((tile.rows, tile.columns) for tile in message.tiles)
     shape = PictureShape(tiles, message.height, message.width)
-    if not shape.patches or len(message.patches) % (shape.patches * dtype.itemsize):
-        raise ValueError(f"images.patches have {len(message.patches)} bytes, which are no {shape.patches} patches")
-    patches = np.frombuffer(message.patches, dtype).reshape(shape.patches, -1)
-    return Image(message.digest, message.offset, message.length, shape, patches)
+    if not (shape.patches and patches) or len(patches) % (shape.patches * dtype.itemsize):
+        raise ValueError(f"images.patches have {len(patches)} bytes, which are no {shape.patches} patches")
+    values = np.frombuffer(patches, dtype).reshape(shape.patches, -1)
+    return Image(message.digest, message.offset, message.length, shape, values)
 
 
 def _params_from(message: pb.Generate) -> SamplingParams:

@@ -56,12 +56,12 @@ def test_images_where_the_prompt_says_are_taken() -> None:
         (request([1, *SPAN, 2], image(1, length=6)), r"images\[0\] must begin with the id 300 and end with it"),
         (request([1] * 5, image(0)), r"images\[0\] must begin with the id 300"),
         (request(SPAN, image(0, values=3)), r"images\[0\].patches have 3 values each, not 12"),
-        (request(SPAN, image(0, tile=(4, 5))), "an image of 20 patches is more than max_image_patches 16"),
+        (request(SPAN, image(0, tile=(4, 5))), r"images\[0\] has 20 patches, more than max_image_patches 16"),
         (request(SPAN, image(0, tile=(4, 2))), r"images\[0\] has 4 places in the prompt for its 2 rows"),
         (request(SPAN, image(0, tile=(16, 1))), r"images\[0\].tiles: tiles must have at least 2 rows and columns"),
         (request([*SPAN, TOKEN], image(0)), "prompt has the id 300, .* outside of its images"),
         (request([1, TOKEN]), "prompt has the id 300, .* outside of its images"),
-        (request([TOKEN] * 5, image(0)), "an image of 5 tokens is more than max_image_tokens 4"),
+        (request([TOKEN] * 5, image(0)), r"images\[0\] has 5 tokens, more than max_image_tokens 4"),
     ],
 )
 def test_others_are_refused(asked: Request, refusal: str) -> None:
@@ -71,7 +71,7 @@ def test_others_are_refused(asked: Request, refusal: str) -> None:
 
 def test_where_all_images_are_encoded_at_once_their_sums_count() -> None:
     two = request(SPAN + SPAN, image(0), image(5))
-    with pytest.raises(ValueError, match="images of 32 patches is more than max_image_patches 16"):
+    with pytest.raises(ValueError, match="images has 32 patches, more than max_image_patches 16"):
         check_images(two, description("prompt"), VISION)
     check_images(two, description("prompt", max_image_patches=32, max_image_tokens=8), VISION)
 

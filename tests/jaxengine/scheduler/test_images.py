@@ -160,10 +160,10 @@ def test_a_prompt_that_sees_itself_is_computed_in_one_step_and_shared_whole() ->
 @pytest.mark.parametrize(
     ("horizon", "asked", "refusal"),
     [
-        ("token", prompt(1, (0, 20)), "images of 30 patches are more than one step can encode"),
-        ("image", prompt(*[1] * 99, (0, 14)), "images of 14 tokens is more than the 13 that a step computes at once"),
-        ("prompt", prompt(*[1] * 9, (0, 5)), "prompt of 14 tokens is more than the 13 that a step computes at once"),
-        ("prompt", prompt(1, (0, 4), (1, 4), (2, 4)), "images of 18 patches are more than one step can encode"),
+        ("token", prompt(1, (0, 20)), "images has 30 patches together, more than one step can encode"),
+        ("image", prompt(*[1] * 99, (0, 14)), "images has 14 tokens together, more than the 13 that one step"),
+        ("prompt", prompt(*[1] * 9, (0, 5)), "prompt has 14 tokens together, more than the 13 that one step"),
+        ("prompt", prompt(1, (0, 4), (1, 4), (2, 4)), "images has 18 patches together, more than one step can encode"),
     ],
 )
 def test_what_would_wait_for_ever_is_refused(horizon: Horizon, asked: Prompt, refusal: str) -> None:

@@ -130,6 +130,7 @@ def test_images_are_those_of_the_message(dtype: str) -> None:
     [
         ({"dtype": "float16"}, "images.dtype must be one of float32, bfloat16, got 'float16'"),
         ({"dtype": ""}, "images.dtype must be one of"),
+        ({"patches": b""}, "images.patches have 0 bytes, which are no 6 patches"),
         ({"tiles": []}, "images.patches have 48 bytes, which are no 0 patches"),
         ({"tiles": [pb.Tile(rows=1, columns=5)]}, "images.patches have 48 bytes, which are no 5 patches"),
         ({"tiles": [pb.Tile(rows=2**32 - 1, columns=2**32 - 1)]}, "images.patches have 48 bytes, which are no"),
