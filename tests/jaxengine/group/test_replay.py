@@ -32,7 +32,10 @@ from tests.jaxengine.drafters import Watched, eager
 from tests.jaxengine.drafting import speculator
 from tests.jaxengine.engines import ask, load, prompt, serve
 from tests.jaxengine.group.processes import Group
+from tests.jaxengine.seeing import SeenPrompt, load_seeing
 from tests.tiny_adapter import write_adapter
+from tests.tiny_vision import write_vision
+from tests.vision_references import Reference, noise
 
 SMALL: dict[str, Any] = {"max_batch_size": 4, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 256}
 REQUESTS = [
@@ -42,7 +45,7 @@ REQUESTS = [
     ask(3, prompt(40), max_tokens=30, temperature=1.0, samplers=Samplers(mirostat_tau=4.0, mirostat_eta=0.3)),
     ask(4, prompt(60, seed=4), max_tokens=40),
 ]
-ARRAYS = ("layers", "slot_state", "sampler_state", "adapters", "draft_layers")
+ARRAYS = ("layers", "slot_state", "sampler_state", "adapters", "draft_layers", "pool")
 
 
 class Line:
@@ -75,7 +78,7 @@ def followed(engine: Engine) -> Iterator[tuple[Line, Replay]]:
     leader._complete = True
     leader.number(names)
     state = copy.copy(runner.state)
-    state.layers = state.slot_state = state.sampler_state = state.draft_layers = None
+    state.layers = state.slot_state = state.sampler_state = state.draft_layers = state.pool = None
     replay = Replay(engine.description, state, names, line, steps_on_host=True)  # type: ignore[arg-type]
     engine.scheduler.reset()
     runner.state.told = leader.tell
@@ -139,6 +142,18 @@ def test_models_with_an_encoder_and_with_states(tmp_path: Path, options: dict[st
     engine = load(directory, **{**SMALL, **options})
     with followed(engine) as (line, replay):
         serve(engine, REQUESTS[:3])
+        assert_repeated(engine, line, replay)
+
+
+def test_pictures(tmp_path: Path, compile_cache: None) -> None:
+    """Followers have neither them nor a pool of their own that decides anything: patches come with the launch."""
+    engine = load_seeing(write_vision(tmp_path, "qwen2_5_vl"), max_batch_prefill_tokens=32)
+    vision, reference = engine.runner.shapes.spec.vision, Reference(tmp_path / "qwen2_5_vl", "qwen2_5_vl")
+    assert vision is not None
+    prompts = [SeenPrompt.of(reference, vision, "What is {} there?", [noise(64, 40, seed)]) for seed in (0, 1, 0)]
+    with followed(engine) as (line, replay):
+        serve(engine, [each.ask(number, max_tokens=5) for number, each in enumerate(prompts)])
+        assert engine.stats().images_encoded == 2
         assert_repeated(engine, line, replay)
 
 
