@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxengine.cache.limits import Limits
 from jaxengine.capacity.machine import Machine
+from jaxengine.capacity.pictures import picture_cost
 from jaxengine.capacity.roofline import Cost, step_cost
 from jaxengine.capacity.temporaries import estimated_temporaries
 from jaxengine.options.adapters import NamedAdapter
@@ -123,6 +124,20 @@ class Fit:
                 return None
             total += seconds
         return total
+
+    @property
+    def picture_patches(self) -> int:
+        """Of the largest picture that is taken; 0 where the model does not see."""
+        return self.limits.image_patches
+
+    def picture_seconds(self) -> float | None:
+        """The least time in which it is encoded, before its tokens are computed."""
+        if not self.picture_patches:
+            return None
+        gpu, cost = self.machine.gpu, picture_cost(self.setup.spec, self.picture_patches, self._itemsize)
+        if gpu is None or not gpu.bandwidth:
+            return None
+        return Cost(cost.bytes / self.devices, cost.operations / self.devices).seconds(gpu.bandwidth, gpu.rate)
 
     def _cost(self, rows: int, new: int, context: int) -> Cost:
         setup = self.setup

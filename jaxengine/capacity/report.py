@@ -91,6 +91,8 @@ def facts(plan: Plan) -> dict[str, Any]:
         "pages": fit.pages if fit else None,
         "max_total_tokens": fit.limits.max_total_tokens if fit else None,
         "max_batch_total_tokens": fit.limits.tokens_of(fit.pages) if fit else None,
+        "max_image_patches": need.limits.image_patches,
+        "image_seconds": fit.picture_seconds() if fit else None,
         "contexts": [asdict(Use.of(fit, tokens)) for tokens in fit.contexts] if fit else [],
         "splits": [_split(count, made, machine.count) for count, made in plan.splits.items()],
         "remedies": list(map(_remedy, plan.remedies)),

@@ -1,8 +1,9 @@
 """What a step needs besides its arguments, without asking XLA: estimated from the sizes of its widest arrays.
 
-Two programs can be the largest. One is the longest step of prompts, at its widest in an MLP; the other samples from the
-logits of a step, which it holds several times. `tests/gpu_compile/test_temporaries.py` compares both with XLA's own
-figures for H200s: of dense models and mixtures of experts, on one GPU and on eight, of a state space and an encoder.
+Three programs can be the largest. One is the longest step of prompts, at its widest in an MLP; one samples from the
+logits of a step, which it holds several times; and one encodes pictures. `tests/gpu_compile/test_temporaries.py`
+compares them with XLA's own figures for H200s: of dense models and mixtures of experts, on one GPU and on eight, of a
+state space, an encoder and a tower.
 """
 
 import jax.numpy as jnp
@@ -13,12 +14,13 @@ from jaxengine.executor.shapes import Shapes
 LOGITS_HELD = 7.4  # f32 arrays of all logits of a step's samples
 SAMPLER_EXTRA = 12 << 20
 RESIDUALS = 3  # arrays as wide as the hidden state that live together
+CACHED = 2.5  # arrays as wide as a tower's heads: keys and values of a layer, on pages
 SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 
 def estimated_temporaries(shapes: Shapes, devices: int) -> int:
     """Bytes on each of `devices`."""
-    return max(of_prompts(shapes, devices), of_sampling(shapes))
+    return max(of_prompts(shapes, devices), of_sampling(shapes), of_pictures(shapes, devices))
 
 
 def of_prompts(shapes: Shapes, devices: int) -> int:
@@ -42,6 +44,17 @@ def _width(spec: ModelSpec, devices: int) -> float:
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product
+
+
+def of_pictures(shapes: Shapes, devices: int) -> int:
+    """Of the tower."""
+    vision = shapes.spec.vision
+    if vision is None:
+        return 0
+    tower, patches = vision.tower, shapes.see_shapes()[-1].patches
+    width = RESIDUALS * tower.hidden_size + (3 if tower.gated else 1) * tower.ffn_size / devices
+    width += CACHED * tower.num_heads * tower.head_dim / devices
+    return int(patches * width * jnp.dtype(shapes.dtype).itemsize)
 
 
 def of_sampling(shapes: Shapes) -> int:

@@ -33,6 +33,8 @@ def _memory(plan: Plan) -> Iterator[str]:
         yield _line("drafter", demand.drafter)
     if demand.adapters:
         yield _line("adapters", demand.adapters)
+    if demand.images:
+        yield _line("images", demand.images, _pictures(plan))
     if machine.gpu:
         source = "XLA's own figure" if plan.compiled else "estimated; --compile asks XLA"
         yield _line("a step's temporaries", demand.temporaries, source)
@@ -45,6 +47,13 @@ def _memory(plan: Plan) -> Iterator[str]:
         yield _line("left over", fit.unused)
     share = f"of {gib(machine.memory)}, by --cuda-memory-fraction" if machine.gpu else ""
     yield _line("there is", machine.usable, share)
+
+
+def _pictures(plan: Plan) -> str:
+    limits, fit = plan.need.limits, plan.fit
+    seconds = fit.picture_seconds() if fit else None
+    least = f", at least {1000 * seconds:,.1f} ms" if seconds else ""
+    return f"{limits.image_rows:,} tokens encoded; the largest has {limits.image_patches:,} patches{least}"
 
 
 def _tokens_cached(fit: Fit) -> str:

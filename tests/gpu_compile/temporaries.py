@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.capacity.temporaries import estimated_temporaries, of_prompts, of_sampling
+from jaxengine.capacity.temporaries import estimated_temporaries, of_pictures, of_prompts, of_sampling
 from jaxengine.executor.compiler import Compiler
 from jaxengine.startup.memory import besides_arguments
 from tests.gpu_compile.h200 import once
@@ -24,6 +24,7 @@ from tests.shapes import (
     GPT_OSS_20B,
     LLAMA_8B,
     LLAMA_70B,
+    LLAVA_NEXT_7B,
     MIXTRAL,
     PHI3_MINI,
 )
@@ -50,6 +51,7 @@ CASES = {
     "Falcon-Mamba-7B": Case(FALCON_MAMBA_7B),
     "FLAN-T5-XL": Case(FLAN_T5_XL, longest=2048),
 }
+SEEING = {"LLaVA-NeXT-7B": Case(LLAVA_NEXT_7B)}
 
 
 def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
@@ -64,6 +66,12 @@ def facts(case: Case) -> dict[str, Any]:
         "prompts": {"estimate": of_prompts(shapes, case.devices), "xla": max(map(_bytes, _prompts(made)))},
         "sampling": {"estimate": of_sampling(shapes), "xla": _bytes(_sampling(made))},
     }
+
+
+def pictures(case: Case) -> dict[str, int]:
+    made = compiler(cut(case.spec, 2), case.devices, case.longest)
+    xla = _bytes(partial(made.lower_see, made.shapes.see_shapes()[-1]))
+    return {"estimate": of_pictures(made.shapes, case.devices), "xla": xla}
 
 
 def _prompts(made: Compiler) -> list[Callable[[], Any]]:
@@ -81,4 +89,6 @@ def _bytes(lower: Callable[[], Any]) -> int:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps({name: facts(case) for name, case in CASES.items()}, indent=1))
+    told: dict[str, Any] = {name: facts(case) for name, case in CASES.items()}
+    told |= {name: pictures(case) for name, case in SEEING.items()}
+    Path(sys.argv[1]).write_text(json.dumps(told, indent=1))

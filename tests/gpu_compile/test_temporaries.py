@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gpu_compile import toolchain
-from tests.gpu_compile.temporaries import CASES
+from tests.gpu_compile.temporaries import CASES, SEEING
 from tests.jaxengine.capacity.configurations import LLAMA_8B, write
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,11 @@ def test_the_estimate_is_near(told: dict[str, Any], model: str) -> None:
         assert 0.97 < ratio < 1.25, f"{program}: {ratio:.2f}"
     largest = max(told[model][program]["xla"] for program in ("prompts", "sampling"))
     assert 0.97 < told[model]["estimate"] / largest < 1.25
+
+
+@pytest.mark.parametrize("model", SEEING)
+def test_the_estimate_of_what_encodes_pictures_is_near(told: dict[str, Any], model: str) -> None:
+    assert 0.97 < told[model]["estimate"] / told[model]["xla"] < 1.25
 
 
 def plan_of(model: str, *arguments: str) -> dict[str, Any]:

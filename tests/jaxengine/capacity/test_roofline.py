@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxengine.capacity.pictures import picture_cost
 from jaxengine.capacity.roofline import (
     kv_bytes_per_token,
     state_bytes,
@@ -11,7 +12,7 @@ from jaxengine.capacity.roofline import (
     weights_used,
 )
 from jaxengine.weights.quantization import chosen_formats
-from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B, MIXTRAL
+from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B, LLAVA_NEXT_7B, MIXTRAL
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
@@ -46,6 +47,15 @@ def test_behind_a_window_less_is_read_and_computed() -> None:
 def test_a_decoder_reads_none_of_its_encoder() -> None:
     decoder = 24 * (4096 * 64 * 64 * 6 + 3 * 4096 * 10240)  # its own attention, half of the other, and the MLP
     assert weight_elements(FLAN_T5_XXL) == pytest.approx(decoder + 32128 * 4096, rel=0.001)
+
+
+def test_a_picture_costs_its_tower_and_what_its_patches_see() -> None:
+    """Five tiles of 576 patches through the 23 layers of CLIP-L that are used and two products to 4096; a tile sees itself."""
+    cost = picture_cost(LLAVA_NEXT_7B, 2880, 2)
+    layers, connector = 23 * 12 * 1024**2, 4096 * (1024 + 4096)
+    assert cost.bytes == 2 * (layers + connector + 588 * 1024)
+    products = 2 * 2880 * (layers + connector + 588 * 1024)
+    assert cost.operations == products + 4 * 2880 * 576 * 23 * 1024
 
 
 def test_prefilling_8k_tokens_is_bound_by_operations() -> None:

@@ -1,16 +1,18 @@
 """The buckets that options imply."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxengine.architecture.vision import Horizon
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.step import functions
-from tests.shapes import H200, LLAMA_8B
+from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B
 
 WIDTH, VOCAB = 8, 40
 
@@ -36,6 +38,29 @@ def test_no_step_verifies_more_than_all_rows_can_have() -> None:
     assert buckets(1, 7) == (4, 8)
     assert buckets(3, 15) == buckets(32, 15) == (4, 8, 16, 32, 64)
     assert buckets(32, 0) == ()
+
+
+def test_the_largest_picture_is_what_the_model_cuts_one_into() -> None:
+    limits = derive_limits(EngineOptions(), LLAVA_NEXT_7B, H200)
+    assert limits.image_patches == 5 * 576
+    assert limits.image_rows == 2 * limits.see_shapes(LLAVA_NEXT_7B.vision)[-1].rows
+    asked = derive_limits(EngineOptions(max_image_patches=1000, image_cache_tokens=9999), LLAVA_NEXT_7B, H200)
+    assert (asked.image_patches, asked.image_rows) == (2 * 576, 9999)
+
+
+def test_a_pool_too_small_for_the_largest_picture_is_refused() -> None:
+    with pytest.raises(ValueError, match="image_cache_tokens 100 cannot hold the 4800 tokens"):
+        derive_limits(EngineOptions(image_cache_tokens=100), LLAVA_NEXT_7B, H200)
+
+
+@pytest.mark.parametrize(("horizon", "beside"), [("token", -576), ("image", 32), ("prompt", 32 + 256)])
+def test_a_step_holds_what_must_not_be_cut_beside_all_rows(horizon: Horizon, beside: int) -> None:
+    """576 tokens of a tile, where a step on a CPU has 256 otherwise."""
+    vision = LLAVA_NEXT_7B.vision
+    assert vision is not None
+    spec = replace(LLAVA_NEXT_7B, vision=replace(vision, horizon=horizon, rows="tiles"))
+    assert derive_limits(EngineOptions(), spec, CPU).token_budget == max(256, 576 + beside)
+    assert not derive_limits(EngineOptions(), LLAMA_8B, CPU).image_patches
 
 
 def _scored(tokens: int) -> jax.ShapeDtypeStruct:

@@ -18,13 +18,14 @@ from jaxengine.startup.memory import (
     Demand,
     clamp_total,
     fitting_pages,
+    image_bytes,
     page_bytes,
     pool_pages,
     temporary_bytes,
     tuning_bytes,
 )
 from jaxengine.startup.place import DoesNotFit, Place
-from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B, LLAVA_NEXT_7B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
@@ -34,6 +35,13 @@ def pages_in_host_memory(cache: str) -> int:
     """Of Llama-3.1-8B."""
     demand = Demand(0, 0, 0, 0, 0, 0, page_bytes(LLAMA_8B, 16, cache, 1))
     return fitting_pages(LIMITS, LLAMA_8B, cache, Place(make_mesh(), CPU), demand)
+
+
+def test_what_was_seen_takes_a_row_of_every_device_and_patches_come_in_two_calls() -> None:
+    """Of LLaVA-NeXT: rows of 4096 in bf16, and twice eight tiles of patches with 588 numbers."""
+    limits = derive_limits(EngineOptions(image_cache_tokens=10_000), LLAVA_NEXT_7B, H200)
+    assert image_bytes(limits, LLAVA_NEXT_7B, "bfloat16") == 2 * (10_000 * 4096 + 2 * 8 * 576 * 588)
+    assert image_bytes(LIMITS, LLAMA_8B, "bfloat16") == 0
 
 
 def test_a_cpu_offers_its_share_in_whole_pages_less_the_sink() -> None:
