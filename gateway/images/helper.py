@@ -110,6 +110,9 @@ class PictureHelper:
             except (HelperDied, TimeoutError):
                 life.close()
                 continue
+            except OSError as error:  # there is no memory, or no descriptor
+                logger.warning("an image was not handed to the process that decodes images: %s", error.strerror)
+                break
             if ending is not Ending.DONE:
                 raise RequestError.invalid(MESSAGES[ending])
             return patches

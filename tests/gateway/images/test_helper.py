@@ -1,6 +1,7 @@
 """Pictures are decoded in processes that may die: what of that others notice, and what is left of it."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -105,6 +106,7 @@ async def test_a_helper_that_was_killed_while_idle_is_started_again() -> None:
             os.kill(helper_pid(helper), signal.SIGKILL)
 
 
+@pytest.mark.slow  # 5 s
 async def test_a_helper_that_stands_still_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with toy_helper() as helper:
         await pixels(helper, GOOD)
@@ -121,6 +123,18 @@ async def test_a_helper_that_cannot_start_is_a_503_and_not_tried_at_once_again()
         error = await refusal(helper, GOOD)
         assert error.kind is Kind.UNAVAILABLE and error.retry_after
     await helper.close()
+
+
+async def test_without_descriptors_it_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with toy_helper() as helper:
+        await pixels(helper, GOOD)
+        with monkeypatch.context() as context:
+            context.setattr(os, "memfd_create", no_more)
+            assert (await refusal(helper, GOOD)).kind is Kind.UNAVAILABLE
+        assert (await pixels(helper, GOOD)).shape == (30, 40, 3)
 
 
 async def test_a_cancelled_request_ends_its_child_and_frees_its_place() -> None:
@@ -155,6 +169,7 @@ async def test_closing_leaves_no_process_and_refuses_what_comes() -> None:
     await until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.slow  # 5 s
 async def test_500_pictures_leave_no_process_and_no_descriptor() -> None:
     async with toy_helper() as helper:
         await pixels(helper, GOOD)
@@ -169,6 +184,7 @@ async def test_500_pictures_leave_no_process_and_no_descriptor() -> None:
 
 GATEWAY = """
 import asyncio
+import errno
 from pathlib import Path
 from tests.gateway.images.helpers import helper_pid, of_width, pixels, toy_helper
 from tests.gateway.images.toy_helper import SPINS

@@ -14,6 +14,7 @@ from tests.gateway.images.hostile_pictures import MODES, all_files, exif, modes,
 SECONDS = 0.3  # 11 ms on an idle machine
 
 
+@pytest.mark.slow  # 4 s to make them
 def test_no_file_holds_the_event_loop() -> None:
     for name, data in all_files():
         began = time.thread_time()

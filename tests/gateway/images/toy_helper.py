@@ -13,7 +13,8 @@ import time
 import numpy as np
 from PIL import Image
 
-from gateway.images.helper_process import Limits, serve
+from gateway.images.helper_limits import Limits
+from gateway.images.helper_process import serve
 
 DIES, HANGS, SPINS, EATS, FAILS, LIES = 1001, 1002, 1003, 1004, 1005, 1006  # widths
 SLOW = 1007  # takes half a second
