@@ -139,6 +139,7 @@ def test_an_encoder_s_tokens_look_behind_them_too() -> None:
     check(*both(AttentionSpec(), relative_bias(2, shape)), step, "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past_window", [False, True], ids=["within the window", "past the window"])
 @pytest.mark.parametrize(
     ("shape", "window"),
