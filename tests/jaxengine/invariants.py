@@ -304,7 +304,7 @@ class PlanCheck:
         """The cached prefix is as long as the index allows; entries may have been evicted meanwhile, none added."""
         size, known = self.engine.pool.page_size, len(sequence.tokens)
         assert computed % size == 0 and computed < known, f"I7: {computed} of {known} tokens cached"
-        if sequence.params.prompt_logprobs or not self.engine.scheduler.tables.prefix_cache:
+        if not self._may_share(sequence):
             assert computed == 0, "I7: a hit where every position must be computed"
             return
         longest, shortest = self._prefix(sequence, self.indexed), self._prefix(sequence, set(self.engine.pool.index))
@@ -346,5 +346,10 @@ class PlanCheck:
         alike = alike and seen_in(sequence.request.images, 0, end) == seen_in(other.request.images, 0, end)
         if self.engine.whole:
             alike = alike and whole_content(sequence.request) == whole_content(other.request)
-        shares = self.engine.scheduler.tables.prefix_cache and not sequence.params.prompt_logprobs
-        return shares and known and alike
+        return self._may_share(sequence) and known and alike
+
+    def _may_share(self, sequence: Sequence) -> bool:
+        """A prompt that sees all of itself shares nothing if it is longer than a window, whose pages are not kept."""
+        tables, windows = self.engine.scheduler.tables, {*self.engine.scheduler.tables.windows} - {0}
+        kept = not (self.engine.whole and windows) or sequence.prompt_length <= min(windows)
+        return tables.prefix_cache and not sequence.params.prompt_logprobs and kept
