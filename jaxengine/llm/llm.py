@@ -23,13 +23,14 @@ from jaxengine.llm.completion import Completion, SamplingParams, Stream
 from jaxengine.llm.load_bars import LoadBars
 from jaxengine.llm.loop import Loop, Params, Prompted
 from jaxengine.llm.options import engine_options
+from jaxengine.llm.pictures import Pictures, vllm_prompt, without_pictures
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.pooling import pooling_named
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import AdapterRefused
 from jaxengine.startup.build import load_engine
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Mapping[str, Any]
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 ROUNDING = 1024  # characters that a prompt may have beyond those that surely fit
@@ -104,6 +105,10 @@ class LLM:
         adapter: str | Sequence[str] = "",
     ) -> list[Completion]:
         """Complete `prompts` (text, token ids, or a list of either) together; results in their order.
+
+        A prompt for a model that sees may be a dictionary, as vLLM's: `{"prompt": text, "multi_modal_data": {"image":
+        …}}` with one picture or several, each Pillow's, a file's bytes or path, or a `data:` URL. The text spells what
+        stands for each of them, or else they stand in front of it.
 
         Args:
             sampling_params: one for all or one for each.
@@ -197,7 +202,8 @@ class LLM:
         """The assistant's next message in a chat, or in several; as `generate` otherwise.
 
         Args:
-            messages: as OpenAI's: `[{"role": "user", "content": "…"}]`, calls of tools and their results too.
+            messages: as OpenAI's: `[{"role": "user", "content": "…"}]`, calls of tools and their results too. For a
+                model that sees, content may be a list of texts and pictures (see `generate`), or of OpenAI's parts.
             tools: functions that the model may call, as OpenAI's: `{"type": "function", "function": {…}}`. They are
                 told by the model's template, or in words where it has no place for them. A call comes as text, in the
                 model's own notation; the server takes it apart.
@@ -251,6 +257,7 @@ class LLM:
         if add_generation_prompt and continue_final_message:
             raise ValueError("continue_final_message needs add_generation_prompt=False")
         source = chat_template
+        chat, pictures = without_pictures(chat, self._sight)
         text = rendered(
             self._template if source is None else template_of(self.directory, self._can_fit, source),
             chat,
@@ -259,14 +266,25 @@ class LLM:
             tools=[dict(tool) for tool in tools] if tools else None,
             variables=dict(chat_template_kwargs or {}),
         )
+        if self._sight is not None:
+            return self._sight.chat_prompt(text, pictures)
         return Prompted(self.tokenizer.encode(text, add_special_tokens=False), text)
 
+    @cached_property
+    def _sight(self) -> Pictures | None:
+        """None if the model does not see."""
+        description = self.engine.description
+        return None if description.image_token_id is None else Pictures(self.directory, self.tokenizer, description)
+
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[Prompted]:
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
+        single = isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
         batch: Sequence[Prompt] = [prompts] if single else prompts  # type: ignore[list-item, assignment]
         return [self._prompted(prompt) for prompt in batch]
 
     def _prompted(self, prompt: Prompt) -> Prompted:
+        if isinstance(prompt, Mapping):
+            text, pictures = vllm_prompt(prompt, self._sight)
+            return self._sight.prompt(text, pictures) if self._sight and pictures else self._prompted(text)
         if isinstance(prompt, str):
             return Prompted(self.tokenizer.encode(prompt, add_special_tokens=True), prompt)
         try:

@@ -17,6 +17,7 @@ from jaxengine.llm.completion import Completion, SamplingParams, Stream
 from jaxengine.llm.running import Running
 from jaxengine.options.pooling import Pooling
 from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.image import Image
 from jaxengine.request.sequence import Request
 
 T = TypeVar("T")
@@ -24,10 +25,11 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class Prompted(NamedTuple):
-    """A prompt as ids, and as text unless it was given as ids."""
+    """A prompt as ids, as text unless it was given as ids, and the pictures in it."""
 
     ids: list[int]
     text: str | None
+    images: tuple[Image, ...] = ()
 
 
 class Loop:
@@ -59,8 +61,8 @@ class Loop:
             raise ValueError("beam search does not go with stop: name stop_token_ids; nor with n: it has answers")
         completions = [self._answers(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
         requests = [
-            (made, self._request(made, name, beam_search=search, pooling=pooling))
-            for several, name in zip(completions, names, strict=True)
+            (made, self._request(made, name, images=prompt.images, beam_search=search, pooling=pooling))
+            for prompt, several, name in zip(prompts, completions, names, strict=True)
             for made in several
         ]
         self._finish(self._submit(requests), use_tqdm)
@@ -85,7 +87,7 @@ class Loop:
         if params.n != 1:
             raise ValueError(f"a stream has one answer, got n {params.n}")
         [made] = self._answers(prompt, params)
-        ids = self._submit([(made, self._request(made, adapter))], streamed=True)
+        ids = self._submit([(made, self._request(made, adapter, images=prompt.images))], streamed=True)
         running = self._running[ids[0]]
         return Stream(made, partial(self._advance, running, ids), partial(self._give_up, ids))
 

@@ -1,6 +1,6 @@
 """The answers of TGI's routes, for the OpenAPI document."""
 
-from gateway.http.openapi import OPTIONAL_LIST, AnswerModel
+from gateway.http.openapi import OPTIONAL, OPTIONAL_LIST, AnswerModel
 
 EVENTS = "JSON, an event per token: `index`, `token`, `top_tokens`, `generated_text`, `details`"
 
@@ -89,4 +89,8 @@ class Info(AnswerModel):
     version: str
     sha: str | None
     docker_label: str | None
+    max_images: int = OPTIONAL  # of a prompt; this and the next three only of a model that sees
+    max_image_size: int = OPTIONAL  # bytes of a file
+    max_image_pixels: int = OPTIONAL
+    image_payload_limit: int = OPTIONAL  # bytes of a body
     replicas: list[Replica] = OPTIONAL_LIST  # unless there is but one

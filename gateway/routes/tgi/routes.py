@@ -82,5 +82,8 @@ async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
         "sha": None,
         "docker_label": None,
     }
+    if (sight := gateway.pictures.sight) is not None:
+        sizes = {"max_image_size": options.max_image_size, "max_image_pixels": options.max_image_pixels}
+        fields |= {"max_images": sight.most, **sizes, "image_payload_limit": gateway.payload_limit}
     replicas = [dataclasses.asdict(each) for each in gateway.engine.replicas]
     return JSONResponse(fields | ({"replicas": replicas} if len(replicas) > 1 else {}))
