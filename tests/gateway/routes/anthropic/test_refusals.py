@@ -10,6 +10,8 @@ from gateway.routes.openai import errors as openai_errors
 from tests.gateway.fixtures import serve
 from tests.gateway.routes.anthropic.conversations import ASK, PATH, USER, WEATHER, refused, serving
 
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+
 
 def user(*blocks: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}]}
@@ -23,13 +25,18 @@ def user(*blocks: Any) -> dict[str, Any]:
         ({"messages": []}, "messages: must not be empty"),
         ({"temperature": 2.5}, "temperature: must be at most 2 (given 2.5)"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role: must be 'user', 'assistant' or 'system'"),
-        (user({"type": "image", "source": {}}), "messages.0.content.0: blocks of type image are not supported"),
+        (user({"type": "image"}), "messages.0.content.0: a block of type image needs source"),
+        (user({"type": "image", "source": IMAGE}), "messages: this model reads no images, only text"),
+        (
+            user({"type": "image", "source": {"type": "file", "file_id": "a"}}),
+            "messages.0.content.0.source: sources of type file are not supported, only base64 and url",
+        ),
         (user({"type": "document"}), "messages.0.content.0: blocks of type document are not supported"),
         (user({"type": "<script>"}), "messages.0.content.0: blocks of that type are not supported"),
         (user({"type": "text"}), "messages.0.content.0: a block of type text needs text"),
         (
             user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}),
-            "messages.0.content.0.content.0: blocks of type image are not supported here, only text",
+            "messages.0.content.0.content.0: a block of type image needs source",
         ),
         (
             user({"type": "tool_use", "id": "a", "name": "b", "input": {}}),

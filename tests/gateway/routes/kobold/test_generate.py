@@ -109,7 +109,7 @@ async def test_what_asks_for_nothing_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"images": ["aGk="]}, "images is not supported"),
+        ({"images": ["aGk="]}, "images[0]: this model reads no images"),
         ({"tfs": 0.9}, "tfs must be 1, which is off"),
         ({"mirostat": 1}, "mirostat must be 0 or 2"),
         ({"sampler_order": [0, 1, 2, 3, 4, 5, 6], "rep_pen": 1.1}, "sampler_order puts penalties behind top_k"),

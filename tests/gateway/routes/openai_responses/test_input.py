@@ -108,7 +108,7 @@ async def test_no_reasoning_is_asked_for_by_its_effort() -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "an image": ([{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}], "input_image"),
+    "an image": ([{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}], "reads no images"),
     "a file": ([{"role": "user", "content": [{"type": "input_file", "file_id": "a"}]}], "input_file"),
     "audio": ([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}], "input_audio"),
     "an image as a result": ([USER, CALL, {**RESULT, "output": [{"type": "input_image"}]}], "input_image"),
