@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,10 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convert.source import open_model
+from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.picture import check_picture
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
 from jaxengine.ops import BACKENDS
 from jaxengine.ops.weight import Weight
+from jaxengine.weights.kv_heads import replicate_heads
 from tests.families.vision_rows import TOLERANCE, Encoded
 from tests.tiny_quantized import FORMATS, write_quantized
 from tests.tiny_vision import SEEN, write_vision
@@ -91,3 +95,11 @@ def test_the_kernels_of_a_gpu_see_the_same(name: str, tmp_path: Path, monkeypatc
     pictures = [noise(width, height) for width, height in SIZES]
     for picture, rows in zip(pictures, encoded.rows([reference.see(each) for each in pictures]), strict=True):
         np.testing.assert_allclose(rows, reference.rows(picture), atol=TOLERANCE, rtol=0)
+
+
+def test_heads_of_the_text_part_that_are_copied_leave_the_tower_alone(tmp_path: Path) -> None:
+    source = open_model(str(write_vision(tmp_path, "llava"))).source
+    copied = replicate_heads(source, 4)
+    assert copied.spec.num_kv_heads == 4 and copied.spec.vision == source.spec.vision
+    for name in filter(re.compile(r"vision\.").match, parameter_table(source.spec)):
+        np.testing.assert_array_equal(copied.read(name, ()), source.read(name, ()))
