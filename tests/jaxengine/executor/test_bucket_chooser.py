@@ -2,20 +2,27 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
 from jaxengine.architecture.drafter import DraftModel, Eagle, Medusa
+from jaxengine.architecture.picture import PictureShape, rows_of
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
-from jaxengine.executor.shapes import Shapes
+from jaxengine.executor.shapes import AnyShape, Shapes
+from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.image import Image
 from jaxengine.request.plan import Plan, Row
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.step.buffer import StepShape
-from tests.shapes import H200, LLAMA_8B
+from jaxengine.step.see import Encode, in_calls
+from jaxengine.step.see import seeing as seeing_arrays
+from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B
 
 LIMITS = derive_limits(EngineOptions(max_total_tokens=2048), LLAMA_8B, CPU)
 SHAPES = Shapes(LLAMA_8B, LIMITS, "float32", pages=64, page_size=16, top=0, cache_dtype="float32")
@@ -28,7 +35,7 @@ def plan(*counts: int, adapter: LoadedAdapter | None = None) -> Plan:
     """A row of so many tokens each; the last has the adapter."""
     made = Plan()
     for number, count in enumerate(counts, 1):
-        sequence = Mock(adapter=adapter if number == len(counts) else None)
+        sequence = Mock(adapter=adapter if number == len(counts) else None, images=[])
         made.add(Row(sequence, start=0, count=count, samples=True))
     return made
 
@@ -165,7 +172,7 @@ def test_every_step_has_both_programs_those_with_adapters_first() -> None:
 def test_on_a_gpu_only_what_has_run_serves(
     adapter: LoadedAdapter | None, compiled_with_adapters: set[Hashable]
 ) -> None:
-    ran: list[StepShape] = []
+    ran: list[AnyShape] = []
     chooser = BucketChooser(WITH_ADAPTERS, compiled_with_adapters, ran.append)
     chooser.last_first_run = float("inf")  # no first run under requests
     while chooser.warm_next():
@@ -174,3 +181,55 @@ def test_on_a_gpu_only_what_has_run_serves(
     assert chooser.step(plan(1, adapter=adapter)) == adapting(SHAPES.decode(1))
     assert chooser.warm_next() and ran[-1] == SHAPES.decode(1)
     assert chooser.step(plan(1, adapter=adapter)).adapters == (adapter is not None)
+
+
+@pytest.fixture
+def seeing() -> Shapes:
+    limits = derive_limits(EngineOptions(max_total_tokens=2048), LLAVA_NEXT_7B, CPU)
+    return Shapes(LLAVA_NEXT_7B, limits, "float32", pages=64, page_size=16, top=0, cache_dtype="float32")
+
+
+def test_pictures_are_padded_to_the_fewest_tiles_that_are_compiled(seeing: Shapes) -> None:
+    one, two, four, eight = seeing.see_shapes()
+    compiled: set[Hashable] = {("see", one), ("see", eight)}
+    chooser = BucketChooser(seeing, compiled, None)
+    assert chooser.see(EncodeShape(576, 1, 576)) == one
+    assert chooser.see(EncodeShape(2 * 576, 2, 600)) == eight
+    compiled.add(("see", four))
+    assert chooser.see(EncodeShape(2 * 576, 2, 600)) == four
+    compiled.add(("see", two))
+    assert chooser.see(EncodeShape(2 * 576, 2, 600)) == two
+
+
+def test_where_first_runs_cost_no_picture_waits_for_one(seeing: Shapes) -> None:
+    """As for steps: the tower runs on padding before, and a shape that has not run is passed over."""
+    one, *_, eight = seeing.see_shapes()
+    compiled: set[Hashable] = {("see", one), ("see", eight)}
+    ran: list[Any] = []
+    chooser = BucketChooser(seeing, compiled, ran.append)
+    while chooser.warm_next():
+        pass
+    assert ran == [one, eight]
+    compiled |= {("see", shape) for shape in seeing.see_shapes()}
+    assert chooser.see(EncodeShape(2 * 576, 2, 600)) == eight
+    assert chooser.warm_next() and len(ran) == 3
+
+
+def test_calls_hold_as_many_pictures_as_fit(seeing: Shapes) -> None:
+    """Of 5 and of 3 tiles, in order, where the largest call has 8."""
+    vision = LLAVA_NEXT_7B.vision
+    assert vision is not None
+    large, small = ((672, 672), 5), ((672, 336), 3)
+
+    def encode(sides: tuple[int, int], tiles: int) -> Encode:
+        shape = PictureShape(((24, 24),) * tiles, *sides)
+        return Image(bytes(32), 0, 1, shape, np.zeros((shape.patches, 588))), np.arange(rows_of(vision, shape))
+
+    encodes = [encode(*each) for each in (large, small, large, large, small, small)]
+    calls = list(in_calls(vision, encodes, seeing.see_shapes()[-1]))
+    assert [[len(image.shape.tiles) for image, _ in call] for _, call in calls] == [[5, 3], [5], [5, 3], [3]]
+    assert [needed.segments for needed, _ in calls] == [8, 5, 8, 3]
+    assert [encode for _, call in calls for encode in call] == encodes
+    patches, fields, rows = seeing_arrays(vision, seeing.see_shapes()[-1], "float32", 999_999, calls[1][1])
+    assert (patches.shape, len(fields) > 0) == ((8 * 576, 588), True)
+    assert rows.tolist()[: len(encodes[2][1])] == encodes[2][1].tolist() and rows[-1] == 999_999
