@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from convert.quantized.mxfp4 import FORMAT as MXFP4
 from jaxengine.architecture.adaptation import AdapterShapes
 from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle, Medusa, MLPSpeculator
-from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.model import LayerKind, ModelSpec, Rope
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.capacity.compiler import described_devices
@@ -62,6 +62,9 @@ def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
 
 
 FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
+# The same with LLaVA-NeXT's eyes, and with Qwen2.5-VL's and its rope.
+SEEING = dataclasses.replace(FOUR_LAYERS, vision=LLAVA_NEXT_7B.vision)
+BY_AXES = dataclasses.replace(FOUR_LAYERS, kinds=(LayerKind(Rope(theta=1e6, axes=(16, 24, 24))),), vision=QWEN2_5_EYES)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
@@ -337,6 +340,10 @@ PROGRAMS = {
     "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
     "decode_gpt_oss": lambda: decode(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
     "mixed_gpt_oss": lambda: mixed(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
+    "decode_seeing": lambda: decode(SEEING, 1),
+    "mixed_seeing": lambda: mixed(SEEING, 1),
+    "decode_by_axes": lambda: decode(BY_AXES, 1),
+    "mixed_by_axes": lambda: mixed(BY_AXES, 1),
     "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, EIGHT_TILES),
     "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, EIGHT_TILES),
     "see_gemma3": lambda: see(dataclasses.replace(cut(LLAMA_8B, 1), vision=GEMMA3_EYES), 1, EncodeShape(4096, 1, 256)),

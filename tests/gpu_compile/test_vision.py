@@ -49,3 +49,19 @@ def test_a_layer_is_ten_kernels(facts: FactsByProgram, program: str) -> None:
 def test_devices_sum_once_for_each_branch(facts: FactsByProgram) -> None:
     found = facts["see_llava_next_tp8"]["collectives"]
     assert found == {"all-reduce": 2 * CLIP_L_336.num_layers + 1}  # and the connector's
+
+
+@pytest.mark.parametrize("program", ["decode_seeing", "decode_by_axes"])
+def test_behind_a_prompt_a_model_that_sees_costs_what_others_do(facts: FactsByProgram, program: str) -> None:
+    assert facts[program] | {"lowered": 0} == facts["decode_4_layers"] | {"lowered": 0}
+
+
+def test_without_a_rope_of_three_axes_decoding_is_the_same_program(facts: FactsByProgram) -> None:
+    assert facts["decode_seeing"]["lowered"] == facts["decode_4_layers"]["lowered"]
+
+
+@pytest.mark.parametrize("program", ["mixed_seeing", "mixed_by_axes"])
+def test_a_prompts_images_are_merged_and_its_keys_turned_without_a_kernel_more(
+    facts: FactsByProgram, program: str
+) -> None:
+    assert facts[program] | {"lowered": 0} == facts["mixed"] | {"lowered": 0}
