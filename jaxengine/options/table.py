@@ -186,7 +186,8 @@ class ComputeOptions:
     max_image_patches: int | None = option(
         None,
         values.whole(1, 1 << 20),
-        "squares of pixels of the largest image, and of all that one step encodes; 16384, or all tiles, if not given",
+        "squares of pixels of the largest image, and of all that one step encodes; 16384, on a CPU 4096, or all "
+        "tiles, if not given",
         after="max_image_pixels",
     )
     image_cache_tokens: int | None = option(

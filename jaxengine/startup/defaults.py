@@ -30,7 +30,10 @@ CPU_BUCKETS: Buckets = (CPU_DECODE, CPU_MIXED, CPU_VERIFY)
 GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
 # Of pictures. Idefics 3 and SmolVLM cut one into at most 17 tiles, of 676 and 1024 patches; Idefics 2 shows all of
 # it and each of its quarters by as many patches as its table has at most.
-IMAGE_PATCHES, IMAGE_TILES, LARGE_TILE, QUARTERS = 16384, 17, 1024, 4
+IMAGE_TILES, LARGE_TILE, QUARTERS = 17, 1024, 4
+# Of pictures of any size, which processors make smaller if need be. Qwen2-VL's tower takes 22 TFLOP for 16384 patches,
+# 3.2 megapixels, without attention.
+GPU_IMAGE_PATCHES, CPU_IMAGE_PATCHES = 16384, 4096
 IMAGE_ROWS = 8192
 PROMPT_TOKENS = 256  # beside a picture, of a prompt that must be computed in one step
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
@@ -47,7 +50,7 @@ def derive_limits(
     decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
     budget = _whole_blocks(max(options.max_batch_prefill_tokens or _prompts(mixed[-1], rows, spec.vision), rows))
-    patches = _image_patches(options, spec.vision) if spec.vision else 0
+    patches = _image_patches(options, spec.vision, device) if spec.vision else 0
     speculation = resolve_speculation(options, drafter)
     drafts = (speculation.num_speculative_tokens or 0) if speculation else 0
     return Limits(
@@ -73,8 +76,9 @@ def _prompts(usual: int, rows: int, vision: Vision | None) -> int:
     return max(usual, rows + tile_rows(vision, (down, across)) + text)
 
 
-def _image_patches(options: EngineOptions, vision: Vision) -> int:
+def _image_patches(options: EngineOptions, vision: Vision, device: DeviceTraits) -> int:
     """Patches of the largest picture, in whole tiles where these have one size."""
+    usual = CPU_IMAGE_PATCHES if device.on_host else GPU_IMAGE_PATCHES
     tile = math.prod(vision.tile) if vision.tile else 1
     asked = options.max_image_patches
     if asked is not None:
@@ -82,8 +86,8 @@ def _image_patches(options: EngineOptions, vision: Vision) -> int:
     if vision.pinpoints:
         return tile + max(height * width for height, width in vision.pinpoints) // vision.patch**2
     if not vision.tile and vision.tower.positions == "bucketised":
-        return max(IMAGE_PATCHES, (1 + QUARTERS) * math.prod(vision.tower.grid))
-    most = IMAGE_PATCHES // tile
+        return max(usual, (1 + QUARTERS) * math.prod(vision.tower.grid))
+    most = usual // tile
     return tile * (max(most, IMAGE_TILES) if 1 < tile <= LARGE_TILE else max(most, 1))
 
 

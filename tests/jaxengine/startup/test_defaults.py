@@ -48,6 +48,16 @@ def test_the_largest_picture_is_what_the_model_cuts_one_into() -> None:
     assert (asked.image_patches, asked.image_rows) == (2 * 576, 9999)
 
 
+def test_a_cpu_takes_smaller_pictures_but_all_tiles_of_one() -> None:
+    vision = LLAVA_NEXT_7B.vision
+    assert vision is not None
+    of_any_size = replace(vision, tower=replace(vision.tower, positions="none", class_token=False), skipped=0)
+    for eyes, patches in ((vision, (2880, 2880)), (replace(of_any_size, rows="tiles", pinpoints=()), (4096, 16384))):
+        spec = replace(LLAVA_NEXT_7B, vision=eyes)
+        found = [derive_limits(EngineOptions(), spec, device).image_patches for device in (CPU, H200)]
+        assert tuple(found) == patches
+
+
 def test_a_pool_too_small_for_the_largest_picture_is_refused() -> None:
     with pytest.raises(ValueError, match="image_cache_tokens 100 cannot hold the 4800 tokens"):
         derive_limits(EngineOptions(image_cache_tokens=100), LLAVA_NEXT_7B, H200)
