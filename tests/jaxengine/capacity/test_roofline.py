@@ -50,7 +50,7 @@ def test_a_decoder_reads_none_of_its_encoder() -> None:
 
 
 def test_a_picture_costs_its_tower_and_what_its_patches_see() -> None:
-    """Five tiles of 576 patches through the 23 layers of CLIP-L that are used and two products to 4096; a tile sees itself."""
+    """Five tiles of 576 patches through the 23 used layers of CLIP-L and two products to 4096; a tile sees itself."""
     cost = picture_cost(LLAVA_NEXT_7B, 2880, 2)
     layers, connector = 23 * 12 * 1024**2, 4096 * (1024 + 4096)
     assert cost.bytes == 2 * (layers + connector + 588 * 1024)
