@@ -19,6 +19,7 @@ from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
 from gateway.routes.openai import chat
+from gateway.routes.openai.chat_prompt import with_written_images
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.tgi import answers, generate
 from gateway.routes.tgi.errors import TgiRoute
@@ -69,7 +70,7 @@ async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> s
         if isinstance(instance, GenerateRequest):
             outcomes = await generate.run(gateway, lifecycle, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
-        [begun], _ = await chat.begin_chats(gateway, [instance], lifecycle)
+        [begun], _ = await chat.begin_chats(gateway, [with_written_images(gateway, instance)], lifecycle)
         with begun.grammar_fields.named():
             [deltas, *_] = await lifecycle.collect(begun.outputs)
         return await in_thread(partial(begun.text, deltas), when=begun.takes_long)

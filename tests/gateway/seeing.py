@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+from gateway.errors import RequestError
 from gateway.images.header import PictureHeader
 from gateway.images.helper import Patches, PictureHelper
 from gateway.images.room import Room
@@ -40,8 +41,11 @@ class ToyHelper(PictureHelper):
         self, data: bytes, header: PictureHeader, shape: tuple[int, int], detail: str = "high"
     ) -> Patches:
         self.decoded += 1
-        with Image.open(io.BytesIO(data)) as picture:
-            return np.full(shape, number_of(picture), np.float32)
+        try:
+            with Image.open(io.BytesIO(data)) as picture:
+                return np.full(shape, number_of(picture), np.float32)
+        except Exception:
+            raise RequestError.invalid("the image cannot be decoded") from None
 
     async def close(self) -> None:
         pass

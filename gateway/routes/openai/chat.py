@@ -69,7 +69,8 @@ async def begin(request: Request, gateway: Gateway, body: ChatRequest, lifecycle
 
 async def begin_batch(gateway: Gateway, bodies: Sequence[ChatRequest], lifecycle: RequestLifecycle) -> Reply:
     """The only choice of each of several chats. Raises RequestError."""
-    chats, description = await begin_chats(gateway, bodies, lifecycle)
+    written = [with_written_images(gateway, body) for body in bodies]
+    chats, description = await begin_chats(gateway, written, lifecycle)
     choices = [_ChatChoice(chat, index, chat.outputs[0], as_tgi=False) for index, chat in enumerate(chats)]
     return _ChatReply(description, choices, chats[0].grammar_fields, bodies[0] if len(bodies) == 1 else None)
 
