@@ -1,6 +1,7 @@
 """The pages for browsers, and their files. They hold no data, so they ask for no key: what they call does."""
 
 import asyncio
+from collections.abc import Mapping
 
 from fastapi import APIRouter, Depends, Request
 from starlette.exceptions import HTTPException
@@ -8,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.routes import health
-from gateway.web.site import FOLDER, HEADERS, Site, WebFile, site
+from gateway.web.site import FOLDER, HEADERS, PLAYGROUND_HEADERS, Site, WebFile, site
 
 router = APIRouter(include_in_schema=False, default_response_class=Response)
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -29,7 +30,7 @@ async def root(request: Request, gateway: Gateway = Depends(gateway_of)) -> Resp
 
 @router.get("/playground")
 async def playground(request: Request) -> Response:
-    return _sent(request, (await _site()).pages["playground"], ASKED_EACH_TIME)
+    return _sent(request, (await _site()).pages["playground"], ASKED_EACH_TIME, PLAYGROUND_HEADERS)
 
 
 @router.get("/dashboard")
@@ -67,10 +68,10 @@ def accepts(header: str, name: str) -> bool:
     return False
 
 
-def _sent(request: Request, found: WebFile, kept: str) -> Response:
+def _sent(request: Request, found: WebFile, kept: str, always: Mapping[str, str] = HEADERS) -> Response:
     packed = accepts(request.headers.get("accept-encoding", ""), "gzip")
     tag = f'"{site().version}{"-gzip" if packed else ""}"'
-    headers = {**HEADERS, "cache-control": kept, "vary": "accept-encoding", "etag": tag}
+    headers = {**always, "cache-control": kept, "vary": "accept-encoding", "etag": tag}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if packed:

@@ -1,13 +1,17 @@
 // A chat as a file: the shown messages as OpenAI's, and beside them all branches, which other programs pass over.
 //
 // What a file says is never trusted: a chat is made anew of the fields that are known, each of its type.
-import { messages, newChat, showing, title, withMessage } from "./tree.js";
+import { gather } from "./pictures.js";
+import { heldUrl, isPicture, pictureOf } from "./picture_urls.js";
+import { allPictures, messages, newChat, showing, title, withMessage } from "./tree.js";
 
 const ROLES = ["user", "assistant", "tool"];
 
-/** Save a chat where the browser saves files. */
-export function save(chat) {
-  const content = JSON.stringify({ messages: messages(chat), branches: chat }, null, 2);
+/** Save a chat where the browser saves files. Raises Error if a picture of it is gone. */
+export async function save(chat) {
+  await gather(Object.values(chat.nodes));
+  const pictures = Object.fromEntries(allPictures(chat).map(({ id }) => [id, heldUrl(id)]));
+  const content = JSON.stringify({ messages: messages(chat), branches: chat, pictures }, null, 2);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([content], { type: "application/json" }));
   link.download = `${title(chat).replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)}.json`;
@@ -19,7 +23,7 @@ export function save(chat) {
 export function read(text) {
   const content = JSON.parse(text);
   const list = Array.isArray(content) ? content : content?.messages;
-  const chat = content?.branches?.nodes ? fromBranches(content.branches) : Array.isArray(list) ? fromMessages(list) : null;
+  const chat = content?.branches?.nodes ? fromBranches(content.branches, content.pictures) : Array.isArray(list) ? fromMessages(list) : null;
   if (!chat || !Object.keys(chat.nodes).length) throw new Error("it holds no messages");
   return chat;
 }
@@ -34,14 +38,15 @@ function fromMessages(list) {
   return chat;
 }
 
-function fromBranches({ nodes, system, leaf }) {
+/** `urls` are the pictures' by their ids in the file. */
+function fromBranches({ nodes, system, leaf }, urls) {
   let chat = { ...newChat(), system: contentOf(system) };
   const ids = new Map([[null, null]]); // of messages that are taken, by their ids in the file
   let rest = Object.values(nodes);
   for (let before = -1; rest.length && rest.length !== before; ) {
     before = rest.length;
     for (const node of rest.filter((each) => ids.has(each?.parent) && !ids.has(each.id))) {
-      const [next, id] = withMessage(chat, ids.get(node.parent), messageOf(node));
+      const [next, id] = withMessage(chat, ids.get(node.parent), { ...messageOf(node), pictures: picturesOf(node.pictures, urls) });
       chat = next;
       ids.set(node.id, id);
     }
@@ -53,7 +58,18 @@ function fromBranches({ nodes, system, leaf }) {
 function messageOf({ role, content, reasoning, calls, call }) {
   if (!ROLES.includes(role)) throw new Error(`a message's role must be one of ${ROLES.join(", ")} or system`);
   const listed = (Array.isArray(calls) ? calls : []).map(callOf);
-  return { role, content: contentOf(content), reasoning: contentOf(reasoning), calls: listed, call: contentOf(call) || undefined };
+  const rest = { reasoning: contentOf(reasoning), calls: listed, call: contentOf(call) || undefined };
+  const parts = role === "user" && Array.isArray(content) ? content.filter(isPart) : [];
+  const others = parts.length ? content.filter((part) => !isPart(part)) : content;
+  return { role, content: contentOf(others), ...rest, pictures: parts.map((part) => pictureOf(part.image_url.url, "picture")) };
+}
+
+const isPart = (part) => isPicture(part?.image_url?.url);
+
+/** A message's pictures in a file of ours. */
+function picturesOf(listed, urls) {
+  const found = (Array.isArray(listed) ? listed : []).map((each) => [urls?.[each?.id], each?.name]);
+  return found.filter(([url]) => isPicture(url)).map(([url, name]) => pictureOf(url, name ?? "picture"));
 }
 
 function callOf(call) {

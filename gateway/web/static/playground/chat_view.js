@@ -1,15 +1,18 @@
 // The chat: history on the left, messages and the composer in the middle, settings on the right.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../common/ui.js";
 import { call } from "../common/api.js";
+import { receivers, useAttachments } from "./attachments.js";
 import { chatBody, useChats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { ContextMeter } from "./figures.js";
 import { HistoryView } from "./history_view.js";
 import { MessageView } from "./message_view.js";
+import { pictureTokens } from "./picture_tokens.js";
+import { gather } from "./pictures.js";
 import { toolList } from "./settings.js";
 import { SettingsView } from "./settings_view.js";
 import { SnippetsButton } from "./snippets_view.js";
-import { messages, path, siblings } from "./tree.js";
+import { path, shownPictures, siblings, textMessages } from "./tree.js";
 
 const COUNT_AFTER = 400; // milliseconds without a change
 const EXAMPLES = ["What is deep learning, in two sentences?", "Write a haiku about the sea.", "List three uses of a paper clip."];
@@ -18,21 +21,34 @@ const EXAMPLES = ["What is deep learning, in two sentences?", "Write a haiku abo
 export function ChatView({ server, settings, setSettings, active }) {
   const state = useChats(server, settings);
   const [draft, setDraft] = useState("");
+  const sent = shownPictures(state.chat);
+  const attached = useAttachments(server.sight, sent);
+  const [over, setOver] = useState(false); // whether files are held over the chat
   const [panes, setPanes] = useState({ history: false, settings: false }); // what a narrow window shows of both
   const search = useRef(null);
-  const used = useUsedContext(server, settings, state, draft);
+  const drafted = withDraft(state.chat, draft, attached.list);
+  const used = useUsedContext(server, settings, state, drafted, [draft, attached.list]);
   const toggle = (name) => setPanes((before) => ({ history: false, settings: false, [name]: !before[name] }));
   const close = () => setPanes({ history: false, settings: false });
   const find = () => (setPanes({ history: true, settings: false }), setTimeout(() => search.current.focus()));
   useShortcuts(active, state, { find, close, toggle: () => toggle("history"), open: panes.history || panes.settings });
-  const body = () => chatBody(server, settings, withDraft(state.chat, draft), null);
+  const body = async () => (await gather(path(drafted)), chatBody(server, settings, drafted, null));
   return html`
     <div class=${`chat ${panes.history ? "shows-history" : ""} ${panes.settings ? "shows-settings" : ""}`}>
       <aside class="pane left"><${HistoryView} state=${state} search=${search} close=${close} /></aside>
-      <section class="talk" aria-label="Chat">
+      <section class=${`talk ${over ? "over" : ""}`} aria-label="Chat" ...${receivers(server.sight && attached, setOver)}>
         <${Messages} state=${state} ask=${(words) => state.send(words)} />
         ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
-        <${Composer} draft=${draft} setDraft=${setDraft} busy=${state.running !== null} send=${(words) => state.send(words)} stop=${() => state.stop()}>
+        <${Composer}
+          draft=${draft}
+          setDraft=${setDraft}
+          busy=${state.running !== null}
+          send=${(words, pictures) => state.send(words, pictures)}
+          stop=${() => state.stop()}
+          attached=${attached}
+          sent=${sent}
+          sight=${server.sight}
+        >
           <button type="button" class="small narrow" aria-expanded=${String(panes.history)} onClick=${() => toggle("history")}>Chats</button>
           <button type="button" class="small narrow" aria-expanded=${String(panes.settings)} onClick=${() => toggle("settings")}>Settings</button>
           <${SnippetsButton} body=${body} kind="chat" />
@@ -50,9 +66,10 @@ export function ChatView({ server, settings, setSettings, active }) {
 }
 
 /** The chat as it would be sent: with the draft as its last message. */
-function withDraft(chat, draft) {
-  if (!draft.trim()) return chat;
-  return { ...chat, nodes: { ...chat.nodes, draft: { id: "draft", parent: chat.leaf, role: "user", content: draft, made: Infinity } }, leaf: "draft" };
+function withDraft(chat, draft, pictures) {
+  if (!draft.trim() && !pictures.length) return chat;
+  const node = { id: "draft", parent: chat.leaf, role: "user", content: draft, pictures, made: Infinity };
+  return { ...chat, nodes: { ...chat.nodes, draft: node }, leaf: "draft" };
 }
 
 function Messages({ state, ask }) {
@@ -107,21 +124,23 @@ function usePinned(chat) {
   return list;
 }
 
-/** Tokens of the chat with the draft, as the server counts them; null while unknown. */
-function useUsedContext(server, settings, state, draft) {
+/** Tokens of the chat as it is `drafted`, as the server counts them; null while unknown. `draft` is what changes of it. */
+function useUsedContext(server, settings, state, drafted, draft) {
   const [used, setUsed] = useState(null);
   const { chat, running } = state;
   useEffect(() => {
-    const listed = messages(withDraft(chat, draft));
+    const listed = textMessages(drafted);
     if (running || !server.model) return undefined;
     setUsed((before) => (listed.length ? before : null));
     if (!listed.length) return undefined;
     const aborting = new AbortController();
     const body = { model: server.model, messages: listed, ...toolsOf(settings) };
     const failed = () => aborting.signal.aborted || setUsed(null);
-    const timer = setTimeout(() => call("tokenize", body, aborting.signal).then(({ count }) => setUsed(count), failed), COUNT_AFTER);
+    const counted = () => Promise.all([call("tokenize", body, aborting.signal), pictureTokens(server.model, shownPictures(drafted))]);
+    const tell = ([{ count }, more]) => aborting.signal.aborted || setUsed(count + more);
+    const timer = setTimeout(() => counted().then(tell, failed), COUNT_AFTER);
     return () => (clearTimeout(timer), aborting.abort());
-  }, [server.model, running ? null : chat, running, draft, settings.tools]);
+  }, [server.model, running ? null : chat, running, ...draft, settings.tools]);
   return (running && chat.nodes[running]?.stats?.total) || used;
 }
 

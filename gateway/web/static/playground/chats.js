@@ -2,9 +2,10 @@
 import { useEffect, useReducer, useRef } from "../common/ui.js";
 import { oncePerFrame } from "./frames.js";
 import { generateChat } from "./generation.js";
+import { gather } from "./pictures.js";
 import { requestFields } from "./settings.js";
 import { allChats, deleteChat, saveChat } from "./store.js";
-import { messages, newChat, showing, withChange, withMessage, without } from "./tree.js";
+import { messages, newChat, path, showing, withChange, withMessage, without } from "./tree.js";
 
 const SAVE_AFTER = 700; // milliseconds between a change and its being kept
 
@@ -16,6 +17,7 @@ class Chats {
     this.chat = newChat();
     this.list = []; // the chats that are kept
     this.keeps = true; // whether the browser keeps them
+    this.keepsPictures = true; // those of the shown chat
     this.error = null;
     this.run = null; // {id of the message that grows, controller, update}
     this.saving = 0; // timer
@@ -28,8 +30,8 @@ class Chats {
 
   // --- messages
 
-  send(content) {
-    return this.answer(this.add(this.chat.leaf, { role: "user", content }));
+  send(content, pictures = []) {
+    return this.answer(this.add(this.chat.leaf, { role: "user", content, pictures }));
   }
 
   reply(call, content) {
@@ -48,9 +50,9 @@ class Chats {
     return this.generate(id, this.chat.nodes[id]);
   }
 
-  edit(id, content) {
+  edit(id, content, pictures) {
     const { role, parent, call } = this.chat.nodes[id];
-    const edited = this.add(parent, { role, content, call });
+    const edited = this.add(parent, { role, content, call, pictures });
     return role === "user" ? this.answer(edited) : undefined;
   }
 
@@ -84,6 +86,7 @@ class Chats {
     const run = (this.run = { id, controller: new AbortController(), update });
     this.fail(null);
     try {
+      await gather(path(this.chat, id));
       const body = chatBody(this.server, this.settings, this.chat, id, resumed !== null);
       await generateChat(body, run.controller.signal, (made) => this.run === run && update.later(made));
     } catch (problem) {
@@ -172,7 +175,7 @@ class Chats {
     if (!known && !Object.keys(chat.nodes).length) return undefined;
     this.list = [chat, ...this.list.filter((each) => each.id !== chat.id)];
     this.draw();
-    return this.stored(() => saveChat(chat));
+    return this.stored(async () => (this.keepsPictures = await saveChat(chat)));
   }
 
   /** Do something with the browser's database, then read the list anew: another tab may have changed it too. */

@@ -23,6 +23,7 @@ export function HistoryView({ state, search, close }) {
         )}
       </ul>
       ${!state.keeps && html`<p class="hint" role="status">This browser keeps no chats: they go when the page does.</p>`}
+      ${state.keeps && !state.keepsPictures && html`<p class="hint" role="status">This browser has no room for more pictures: the latest go when the page does.</p>`}
       <${Files} state=${state} />
     </section>
   `;
@@ -44,7 +45,7 @@ function Files({ state }) {
   };
   return html`
     <div class="row">
-      <button type="button" class="small" onClick=${() => save(state.chat)}>Export</button>
+      <button type="button" class="small" onClick=${() => save(state.chat).catch((error) => state.fail(error.message))}>Export</button>
       <button type="button" class="small" onClick=${() => input.current.click()}>Import</button>
       <input ref=${input} type="file" accept="application/json,.json" aria-label="File to import" hidden onChange=${load} />
     </div>

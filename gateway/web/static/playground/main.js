@@ -6,6 +6,7 @@ import { ChatView } from "./chat_view.js";
 import { CompareView } from "./compare_view.js";
 import { CompletionView } from "./completion_view.js";
 import { ranges } from "./fields.js";
+import { sightOf } from "./pictures.js";
 import { DEFAULTS } from "./settings.js";
 import { recall, remember } from "./store.js";
 import { TokenizerView } from "./tokenizer_view.js";
@@ -50,14 +51,15 @@ const viewOf = (hash) => (VIEWS.some(([name]) => `#${name}` === hash) ? hash.sli
 
 const AGAIN_AFTER = 3000; // milliseconds behind a failure, as while the model loads
 
-/** What is known of the server: {models, model, choose, context, ranges, error, learn}. A server that loads is asked again. */
+/** What is known of the server: {models, model, choose, context, ranges, sight, error, learn}. A server that loads is asked again. */
 function useServer() {
-  const [found, setFound] = useState({ models: [], ranges: { chat: {}, text: {} }, error: null });
+  const [found, setFound] = useState({ models: [], ranges: { chat: {}, text: {} }, sight: null, error: null });
   const [chosen, choose] = useState(null);
   const tell = (part) => setFound((before) => ({ ...before, ...part }));
   const learn = async () => {
     try {
       tell({ models: (await call("v1/models")).data });
+      tell({ sight: sightOf(await call("info")) });
       tell({ ranges: await ranges(), error: null });
     } catch (error) {
       tell({ error: error.message });

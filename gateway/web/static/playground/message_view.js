@@ -4,6 +4,7 @@ import { CopyButton } from "../common/copy.js";
 import { Announcer } from "./announcer.js";
 import { Figures } from "./figures.js";
 import { Markdown } from "./markdown.js";
+import { PictureRow } from "./picture_view.js";
 import { Reasoning } from "./reasoning.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool's result" };
@@ -16,9 +17,9 @@ export function MessageView({ node, alternatives, grows, last, busy, actions }) 
     setEditing(false);
     article.current.focus(); // what had the focus is gone
   };
-  const edited = (content) => {
+  const edited = (content, pictures) => {
     close();
-    actions.edit(node.id, content);
+    actions.edit(node.id, content, pictures);
   };
   const body = editing
     ? html`<${Editor} node=${node} busy=${busy} save=${edited} cancel=${close} />`
@@ -43,23 +44,29 @@ function Body({ node, grows }) {
   return html`
     <${Reasoning} text=${node.reasoning} grows=${grows && !node.content} />
     ${waits && html`<p class="waiting" role="status">Waiting for the first token…</p>`}
-    ${node.role === "assistant" ? html`<${Markdown} text=${node.content} />` : html`<div class="written" dir="auto">${node.content}</div>`}
+    <${PictureRow} pictures=${node.pictures} label="Pictures" />
+    ${node.role === "assistant" && html`<${Markdown} text=${node.content} />`}
+    ${node.role !== "assistant" && (node.content || !node.pictures?.length) && html`<div class="written" dir="auto">${node.content}</div>`}
   `;
 }
 
 function Editor({ node, busy, save, cancel }) {
   const field = useRef(null);
+  const [pictures, setPictures] = useState(node.pictures ?? []);
   useEffect(() => field.current.focus(), []);
+  const done = () => save(field.current.value, pictures);
+  const remove = (id) => setPictures(pictures.filter((each) => each.id !== id));
   const keys = (event) => {
     if (event.key === "Escape") cancel();
-    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !busy) save(field.current.value);
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !busy) done();
     else return;
     event.stopPropagation(); // Escape elsewhere stops the answer
   };
   return html`
     <div class="editor">
+      <${PictureRow} pictures=${pictures} label="Pictures of the edited message" remove=${remove} emptied=${() => field.current} />
       <textarea ref=${field} aria-label="Edited message" rows="4" defaultValue=${node.content} onKeyDown=${keys}></textarea>
-      <button type="button" class="primary" disabled=${busy} onClick=${() => save(field.current.value)}>
+      <button type="button" class="primary" disabled=${busy} onClick=${done}>
         ${node.role === "user" ? "Send as a new branch" : "Keep as a new branch"}
       </button>
       <button type="button" onClick=${cancel}>Cancel</button>

@@ -10,10 +10,14 @@ export function snippets(base, body, kind) {
   };
 }
 
+const MOST_ARGUMENT = 100_000; // characters: of an argument, Linux takes 131072 bytes
+
 function curl(base, body, kind) {
   const path = kind === "chat" ? "chat/completions" : "completions";
-  const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
-  return `curl ${base}/v1/${path} \\\n  -H "Authorization: Bearer $API_KEY" -H 'Content-Type: application/json' \\\n  -d '${json}'`;
+  const head = `curl ${base}/v1/${path} \\\n  -H "Authorization: Bearer $API_KEY" -H 'Content-Type: application/json' \\\n  -d`;
+  const json = JSON.stringify(body, null, 2);
+  if (json.length > MOST_ARGUMENT) return `${head} @- << 'END'\n${json}\nEND`;
+  return `${head} '${json.replaceAll("'", "'\\''")}'`;
 }
 
 // What the methods of the SDK take by name; the rest goes into `extra_body`.

@@ -1,17 +1,16 @@
 // A chat: messages in a tree, of which one path is shown. Editing or regenerating adds a sibling; nothing is overwritten.
 //
 // A chat is {id, created, updated, system, nodes, leaf, gone}: `nodes` are the messages by id, each with the id of its
-// `parent`; `leaf` is the one that is shown last; `gone` are the ids of deleted ones, so that another tab's copy does not
-// bring them back. Chats are never changed: each operation makes another.
+// `parent` and, of a user's, its `pictures`; `leaf` is the one that is shown last; `gone` are the ids of deleted ones, so
+// that another tab's copy does not bring them back. Chats are never changed: each operation makes another.
+
+import { freshId } from "./ids.js";
+import { toPart } from "./picture_urls.js";
 
 let latest = 0;
 
 /** A number that no earlier call gave, and that grows: by it siblings are ordered. */
 const moment = () => (latest = Math.max(latest + 1, Date.now()));
-
-function freshId() {
-  return [...crypto.getRandomValues(new Uint32Array(3))].map((each) => each.toString(36)).join("");
-}
 
 /** A chat without messages. */
 export function newChat() {
@@ -80,19 +79,30 @@ export function merged(mine, other) {
   return { ...mine, nodes, gone, leaf: nodes[mine.leaf] ? mine.leaf : null };
 }
 
-/** The shown messages as OpenAI's, with the system prompt before them. */
+/** All pictures of a chat; those of the shown messages are `shownPictures`. */
+export const allPictures = (chat) => Object.values(chat.nodes).flatMap((node) => node.pictures ?? []);
+export const shownPictures = (chat) => path(chat).flatMap((node) => node.pictures ?? []);
+
+/** The shown messages as OpenAI's, with the system prompt before them. Their pictures must be held. */
 export function messages(chat, leaf = chat.leaf) {
   const system = chat.system.trim() ? [{ role: "system", content: chat.system }] : [];
   return [...system, ...path(chat, leaf).map(toMessage)];
 }
 
-function toMessage({ role, content, calls, call }) {
+/** The same without pictures. */
+export function textMessages(chat) {
+  const nodes = Object.entries(chat.nodes).map(([id, node]) => [id, { ...node, pictures: [] }]);
+  return messages({ ...chat, nodes: Object.fromEntries(nodes) });
+}
+
+function toMessage({ role, content, calls, call, pictures }) {
   if (role === "tool") return { role, content, tool_call_id: call };
+  if (pictures?.length) return { role, content: [...pictures.map(toPart), ...(content ? [{ type: "text", text: content }] : [])] };
   return calls?.length ? { role, content: content || null, tool_calls: calls } : { role, content };
 }
 
 /** The words that a list shows a chat by. */
 export function title(chat) {
   const first = below(chat, null).find((node) => node.role === "user");
-  return first?.content.trim().slice(0, 80) || "New chat";
+  return first?.content.trim().slice(0, 80) || first?.pictures?.[0]?.name || "New chat";
 }
