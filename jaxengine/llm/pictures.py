@@ -15,6 +15,7 @@ from PIL import Image
 from gateway.images.plan import PicturePlan
 from gateway.images.processor import ImageProcessor
 from gateway.images.prompt import PromptWriter
+from gateway.images.room import Room
 from gateway.text.content import Content, Part, image_part, text_part
 from gateway.text.model_files import read_json, special_tokens
 from gateway.text.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ class Pictures:
     """
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, description: Description) -> None:
-        self._processor = ImageProcessor.open(directory)
+        self._processor = ImageProcessor.open(directory, Room.of(description))
         self._processor.load()
         self._writer = PromptWriter(self._processor, tokenizer)
         self._tokenizer, self._description = tokenizer, description

@@ -107,6 +107,7 @@ def test_an_answer_streams_with_its_figures(chat: Page) -> None:
     expect(chat.locator(".message.assistant .markdown")).to_contain_text("hello", timeout=10_000)
     seen = answers(chat)[0]
     end(chat)
+    expect(chat.get_by_role("button", name="Attach pictures")).to_have_count(0)  # this model sees none
     assert len(answers(chat)[0]) > len(seen), "it came at once"
     figures = dict(
         zip(

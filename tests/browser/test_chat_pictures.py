@@ -234,6 +234,31 @@ def test_pictures_are_kept_with_their_chat_and_go_with_it(chat: Page) -> None:
     assert kept_pictures(chat) == 0
 
 
+BEFORE_PICTURES = """() => new Promise((resolve) => {
+  const request = indexedDB.open("playground", 1);
+  request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
+  request.onsuccess = ({ target: { result } }) => {
+    const node = { id: "n", parent: null, role: "user", content: "an old one", made: 1 };
+    const chat = { id: "c", created: 1, updated: 1, system: "", nodes: { n: node }, leaf: "n" };
+    const transaction = result.transaction("chats", "readwrite");
+    transaction.objectStore("chats").put(chat);
+    transaction.oncomplete = () => (result.close(), resolve());
+  };
+})"""
+
+
+def test_chats_that_were_kept_before_there_were_pictures_are_still_there(page: Page, server: MockLauncher) -> None:
+    page.goto(f"{server.url}/dashboard")
+    page.evaluate(BEFORE_PICTURES)
+    page.goto(f"{server.url}/playground")
+    page.get_by_role("button", name="an old one", exact=True).click()
+    set_max_tokens(page, 3)
+    attach(page, new := file("new.png"))
+    assert asking(page, lambda: say(page, "more"))[1]["content"][0] == part(new)
+    page.wait_for_timeout(KEPT)
+    assert kept_pictures(page) == 1
+
+
 def test_an_edited_message_keeps_its_pictures_but_those_that_are_removed(chat: Page) -> None:
     attach(chat, gone := file("gone.png"), stays := file("stays on.png"))
     assert asking(chat, lambda: say(chat, "first"))[0]["content"][:2] == [part(gone), part(stays)]

@@ -53,6 +53,8 @@ async def test_a_page_and_all_that_it_names_are_served_under_the_policy_without_
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
+    pictures = re.findall(r"img-src ([^;]+);", page.headers["content-security-policy"])
+    assert pictures == (["'self' data:"] if name == "playground" else ["'self'"])
     kinds = {path.rpartition(".")[2]: answer.headers["content-type"].split(";")[0] for path, answer in files.items()}
     assert kinds == {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
     assert page.headers["cache-control"] == "no-cache"

@@ -111,6 +111,7 @@ function usePinned(chat) {
     const follow = () => (pinned.current = element.scrollHeight - element.scrollTop - element.clientHeight < 60);
     element.addEventListener("scroll", follow, { passive: true });
     const observer = new ResizeObserver(() => pinned.current && (element.scrollTop = element.scrollHeight));
+    observer.observe(element); // it shrinks as the composer grows
     const watch = () => [...element.children].forEach((child) => observer.observe(child));
     const added = new MutationObserver(watch);
     added.observe(element, { childList: true });

@@ -64,7 +64,7 @@ function Editor({ node, busy, save, cancel }) {
   };
   return html`
     <div class="editor">
-      <${PictureRow} pictures=${pictures} label="Pictures of the edited message" remove=${remove} emptied=${() => field.current} />
+      <${PictureRow} pictures=${pictures} label="Pictures to send again" remove=${remove} emptied=${() => field.current} />
       <textarea ref=${field} aria-label="Edited message" rows="4" defaultValue=${node.content} onKeyDown=${keys}></textarea>
       <button type="button" class="primary" disabled=${busy} onClick=${done}>
         ${node.role === "user" ? "Send as a new branch" : "Keep as a new branch"}
