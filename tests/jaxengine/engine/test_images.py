@@ -19,6 +19,7 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.plan import Plan
 from jaxengine.request.resume import Resume
 from jaxengine.request.sequence import Request
+from tests.jaxengine.drafting import drafting, plain
 from tests.jaxengine.engines import Answer, alone, fail_once, serve
 from tests.jaxengine.seeing import TOLERANCE, Picture, SeenPrompt, load_seeing, logprob_rows
 from tests.tiny_vision import write_vision
@@ -35,9 +36,9 @@ TWO = "user: describe {} and then this one: {} these images end the river"
 class Seeing:
     """An engine, and transformers' model of the same checkpoint."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, **options: object) -> None:
         self.name = name
-        self.engine = load_seeing(write_vision(directory, name), max_batch_prefill_tokens=CHUNK)
+        self.engine = load_seeing(write_vision(directory, name), max_batch_prefill_tokens=CHUNK, **options)
         self.reference = Reference(directory / name, name)
 
     def prompt(self, text: str, *pictures: Picture) -> SeenPrompt:
@@ -190,3 +191,16 @@ def test_an_answer_that_another_engine_began_goes_on(seeing: Seeing) -> None:
     whole = alone(seeing.engine, prompt.ask(1, max_tokens=9, logprobs=seeing.tokens))
     begun = dataclasses.replace(prompt.ask(2, max_tokens=9), resume=Resume(tuple(whole.ids[:4])))
     assert alone(seeing.engine, begun).ids == whole.ids[4:]
+
+
+def test_drafts_behind_pictures_are_verified_where_their_tokens_turn(tmp_path: Path, compile_cache: None) -> None:
+    """Steps that verify have several tokens of a row, whose rope positions are not their own."""
+    made = Seeing(tmp_path, "qwen2_5_vl", speculate=3, every_bucket=True)
+    prompts = [made.prompt(BEHIND, WIDE), made.prompt(TWO, ODD, TALL)]
+    requests = asked(made, prompts, tokens=20)
+    with drafting(made.engine, plain(made.engine, requests)) as drafts:
+        answers = serve(made.engine, requests)
+    told = drafts.stats()
+    assert 0 < sum(told["accepted_draft_tokens"]) < told["draft_tokens"]
+    for number, prompt in enumerate(prompts):
+        made.assert_answered(prompt, answers[number])
