@@ -9,6 +9,12 @@ from text_generation import Client
 job = json.loads(sys.argv[1])
 ask = {"max_new_tokens": job["tokens"]}
 client = Client(job["url"], timeout=60)
+hub = InferenceClient(job["url"], timeout=60).text_generation(
+    job["prompt"],
+    **ask,
+    details=True,
+    return_full_text=False,  # else the image's text is told too
+)
 details = client.generate(job["prompt"], **ask)
 print(
     json.dumps(
@@ -16,7 +22,7 @@ print(
             "text_generation": details.generated_text,
             "stream": [each.token.id for each in client.generate_stream(job["prompt"], **ask)],
             "ids": [token.id for token in details.details.tokens],
-            "hub": InferenceClient(job["url"], timeout=60).text_generation(job["prompt"], **ask),
+            "hub": hub.generated_text,
         }
     )
 )
