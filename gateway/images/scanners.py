@@ -49,10 +49,9 @@ def _png(data: bytes) -> Scan:
     width, height = struct.unpack_from(">LL", data, 16)
     if data[8:16] != b"\0\0\0\x0dIHDR":
         raise Unreadable
-    texts: dict[bytes, int | None] = {}
-    for kind, body in _png_chunks(data):
-        texts.update(_png_orientation(kind, body))
-    found = [texts.get(name) for name in (b"exif", b"profile", b"xmp")]
+    texts = {_png_name(kind, body): (kind, body) for kind, body in _png_chunks(data)}
+    readers = (("exif", _png_exif), ("profile", _png_profile), ("xmp", _png_xmp))
+    found = [read(*texts[name]) for name, read in readers if name in texts]
     return Scan(width, height, next((each for each in found if each is not None), 1))
 
 
@@ -68,36 +67,48 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += length + 12
 
 
-def _png_orientation(kind: bytes, body: bytes) -> dict[bytes, int | None]:
-    """By where it was found: EXIF's own chunk, ImageMagick's text of hexadecimal digits, XMP."""
-    if kind == b"eXIf":
-        return {b"exif": orientation.of_exif(body)}
-    keyword, _, text = body.partition(b"\0")
+def _png_name(kind: bytes, body: bytes) -> str:
+    """What names the orientation there: EXIF's own chunk, ImageMagick's text of hexadecimal digits, XMP. Of chunks with
+    the same name the last counts, and no other is read: there may be thousands.
+    """
+    keyword = b"" if kind == b"eXIf" else body.partition(b"\0")[0]
     if kind == b"iTXt":
-        return {b"xmp": orientation.of_xmp(text)} if keyword == b"XML:com.adobe.xmp" else {}
-    if keyword != b"Raw profile type exif":
-        return {}
+        return "xmp" if keyword == b"XML:com.adobe.xmp" else ""
+    return "exif" if kind == b"eXIf" else "profile" if keyword == b"Raw profile type exif" else ""
+
+
+def _png_exif(_: bytes, body: bytes) -> int | None:
+    return orientation.of_exif(body)
+
+
+def _png_xmp(_: bytes, body: bytes) -> int | None:
+    return orientation.of_xmp(body)
+
+
+def _png_profile(kind: bytes, body: bytes) -> int | None:
+    text = body.partition(b"\0")[2]
     try:
         plain = zlib.decompressobj().decompress(text[1:], MAX_PROFILE) if kind == b"zTXt" else text[:MAX_PROFILE]
-        return {b"profile": orientation.of_exif(bytes.fromhex("".join(plain.decode("latin-1").split("\n")[3:])))}
+        return orientation.of_exif(bytes.fromhex("".join(plain.decode("latin-1").split("\n")[3:])))
     except (zlib.error, ValueError):
-        return {}
+        return None
 
 
 def _jpeg(data: bytes) -> Scan:
     size: tuple[int, int] | None = None
-    exif, xmp = b"", b""
+    exif: list[bytes] = []  # a block that may be cut into several segments
+    xmp = b""
     for marker, body in _jpeg_segments(data):
         if marker in _FRAMES:
             height, width = struct.unpack_from(">HH", body, 1)
             size = width, height
         elif marker == 0xE1 and body.startswith(b"Exif\0\0"):
-            exif += body[6:] if exif else body
+            exif.append(body[6:] if exif else body)
         elif marker == 0xE1 and body.startswith(b"http://ns.adobe.com/xap/1.0/\0"):
             xmp = body
     if size is None:
         raise Unreadable
-    return Scan(*size, orientation.of_exif(exif) or orientation.of_xmp(xmp) or 1)
+    return Scan(*size, orientation.of_exif(b"".join(exif)) or orientation.of_xmp(xmp) or 1)
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -125,12 +136,13 @@ def _gif(data: bytes) -> Scan:
     """The screen, or more where the first frame stands out of it."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
-    for _ in range(MAX_PARTS):
+    parts = iter(range(MAX_PARTS))
+    for _ in parts:
         if data[at : at + 1] == b",":
             left, top, columns, rows = struct.unpack_from("<4H", data, at + 1)
             return Scan(max(width, left + columns), max(height, top + rows))
         if data[at : at + 1] == b"!":
-            at = _past_blocks(data, at + 2)
+            at = _past_blocks(data, at + 2, parts)
         elif data[at] == 0x3B:  # the end of the file
             break
         else:
@@ -138,8 +150,9 @@ def _gif(data: bytes) -> Scan:
     raise Unreadable
 
 
-def _past_blocks(data: bytes, at: int) -> int:
-    for _ in range(MAX_PARTS):
+def _past_blocks(data: bytes, at: int, parts: Iterator[int]) -> int:
+    """`parts`: as many as may still be walked in the whole file."""
+    for _ in parts:
         if not data[at]:
             return at + 1
         at += data[at] + 1
@@ -171,19 +184,17 @@ def _webp(data: bytes) -> Scan:
 
 
 def _webp_orientation(data: bytes, flags: int) -> int:
-    found: dict[bytes, int | None] = {}
+    found: dict[bytes, bytes] = {}  # the first of each kind, which counts
     at = 12
     for _ in range(MAX_PARTS):
         if not flags & 0x0C or at + 8 > len(data):  # neither EXIF nor XMP
             break
         kind, length = struct.unpack_from("<4sL", data, at)
-        body = data[at + 8 : at + 8 + length] if kind in (b"EXIF", b"XMP ") else b""
-        if kind == b"EXIF":
-            found.setdefault(kind, orientation.of_exif(body))
-        elif kind == b"XMP ":
-            found.setdefault(kind, orientation.of_xmp(body))
+        if kind in (b"EXIF", b"XMP "):
+            found.setdefault(kind, data[at + 8 : at + 8 + length])
         at += 8 + length + length % 2
-    return found.get(b"EXIF") or found.get(b"XMP ") or 1
+    exif, xmp = found.get(b"EXIF", b""), found.get(b"XMP ", b"")
+    return orientation.of_exif(exif) or orientation.of_xmp(xmp) or 1
 
 
 def _tiff(data: bytes) -> Scan:

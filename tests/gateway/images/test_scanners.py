@@ -1,7 +1,9 @@
 """Headers are read in bounded time, whatever stands in them, and never raise anything else."""
 
 import random
+import struct
 import time
+import zlib
 
 import pytest
 
@@ -9,7 +11,7 @@ from gateway.errors import RequestError
 from gateway.images.header import read_header
 from gateway.images.scanners import Unreadable, scan
 from tests.gateway.images.helpers import MAX_PIXELS, pillows_pixels
-from tests.gateway.images.hostile_pictures import MODES, all_files, exif, modes, noise, saved
+from tests.gateway.images.hostile_pictures import MODES, all_files, chunk, exif, modes, noise, saved
 
 SECONDS = 0.3  # 11 ms on an idle machine
 
@@ -23,6 +25,44 @@ def test_no_file_holds_the_event_loop() -> None:
         except RequestError as error:
             assert len(error.message) < 200, name
         assert time.thread_time() - began < SECONDS, name
+
+
+def repeated() -> dict[str, bytes]:
+    """Files of 20 MB that have one thing thousands of times, each of which takes as long as may be."""
+    most = 20 << 20
+    many = b"II*\0\x08\0\0\0" + struct.pack("<H", 4096) + struct.pack("<HHLL", 274, 3, 1, 1) * 4096
+    png, jpeg, webp = (saved(noise(64, 64), name) for name in ("PNG", "JPEG", "WEBP"))
+    text = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(b"\n\n\n" + b"00" * 60_000))
+    segment = b"\xff\xe1" + struct.pack(">H", 1208) + b"Exif\0\0" + bytes(1200)
+    extended = webp[:12] + b"VP8X\x0a\0\0\0\x08\0\0\0\x3f\0\0\x3f\0\0"
+    block = b"!\xfe" + b"\1x" * 16_000 + b"\0"
+    return {
+        "PNG's EXIF": png[:33] + chunk(b"eXIf", many) * (most // len(many)) + png[33:],
+        "PNG's profiles": png[:33] + text * 16_000 + png[33:],
+        "JPEG's EXIF": jpeg[:2] + segment * 16_000 + jpeg[2:],
+        "WebP's EXIF": extended + (b"EXIF" + struct.pack("<L", len(many)) + many) * (most // len(many)),
+        "GIF's blocks": b"GIF89a\x40\0\x40\0\0\0\0" + block * (most // len(block)),
+    }
+
+
+def test_what_stands_in_a_file_thousands_of_times_is_read_once() -> None:
+    for name, data in repeated().items():
+        began = time.thread_time()
+        try:
+            assert read_header(data, MAX_PIXELS).width == 64, name
+        except RequestError:
+            assert name == "GIF's blocks"
+        assert time.thread_time() - began < SECONDS, name
+
+
+def test_of_orientations_that_stand_in_a_file_twice_the_one_counts_that_pillow_takes() -> None:
+    png, webp = saved(noise(64, 32), "PNG"), saved(noise(64, 32), "WEBP", exif=exif(6))
+    turned, upright = chunk(b"eXIf", exif(6).tobytes()[6:]), chunk(b"eXIf", exif(1).tobytes()[6:])
+    other = exif(1).tobytes()
+    other = b"EXIF" + struct.pack("<L", len(other)) + other + bytes(len(other) % 2)
+    for data in (png[:33] + turned + upright + png[33:], png[:33] + upright + turned + png[33:], webp + other):
+        header = read_header(data, MAX_PIXELS)
+        assert (header.height, header.width) == pillows_pixels(data).shape[:2]
 
 
 @pytest.mark.parametrize("name", MODES)
