@@ -7,12 +7,11 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
 from gateway.child_process import NEUTRAL_DIRECTORY, environment, python
-from gateway.http.encoding import in_thread
 from gateway.images.helper_messages import MAX_MESSAGE, Ending, Job, answer_of, cancellation
 
 LARGE = 1 << 20  # bytes of a file, which take a millisecond to copy
@@ -66,10 +65,10 @@ class HelperLife:
         if self.ended:
             raise HelperDied
         with _memory_file("picture", len(data)) as source, _memory_file("patches", patches.nbytes) as target:
-            await in_thread(lambda: os.pwrite(source, data, 0), when=len(data) > LARGE)
+            await _to_its_end(lambda: _write_all(source, memoryview(data)), in_thread=len(data) > LARGE)
             ending = await self._answer(job, source, target)
             if ending is Ending.DONE:
-                await in_thread(lambda: _read_all(target, patches), when=patches.nbytes > LARGE)
+                await _to_its_end(lambda: _read_all(target, patches), in_thread=patches.nbytes > LARGE)
             return ending
 
     async def _answer(self, job: Job, source: int, target: int) -> Ending:
@@ -133,6 +132,24 @@ class HelperLife:
         return ""
 
 
+async def _to_its_end(work: Callable[[], None], *, in_thread: bool) -> None:
+    """`work()`, to its end even where nobody waits for it any more: then its descriptors are closed, and the next picture
+    may be given the same numbers.
+    """
+    if not in_thread:
+        return work()
+    task = asyncio.create_task(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
 @contextmanager
 def _memory_file(name: str, size: int) -> Iterator[int]:
     """A file in memory of exactly `size` bytes, for as long as somebody has it. Nobody can change its size."""
@@ -145,8 +162,14 @@ def _memory_file(name: str, size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _write_all(descriptor: int, source: memoryview) -> None:
+    done = 0
+    while done < source.nbytes:  # at most 2 GiB at a time
+        done += os.pwrite(descriptor, source[done:], done)
+
+
 def _read_all(descriptor: int, target: memoryview) -> None:
     """Copied rather than mapped: a map keeps a descriptor for as long as somebody has the patches."""
     done = 0
-    while done < target.nbytes:  # at most 2 GiB at a time
+    while done < target.nbytes:
         done += os.preadv(descriptor, [target[done:]], done)

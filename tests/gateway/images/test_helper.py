@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,34 @@ async def test_a_cancelled_request_ends_its_child_and_frees_its_place() -> None:
             each.cancel()
         await pixels(helper, GOOD)
         await until(lambda: not children(helper_pid(helper)))
+
+
+async def test_a_cancelled_request_writes_into_no_file_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = saved(noise(1000, 700), "PNG")
+    held, written = threading.Event(), threading.Event()
+    pwrite = os.pwrite
+
+    def late(descriptor: int, data: bytes, offset: int) -> int:
+        written.set()
+        assert held.wait(30)
+        assert "memfd:picture" in os.readlink(f"/proc/self/fd/{descriptor}")
+        return pwrite(descriptor, data, offset)
+
+    async with toy_helper() as helper:
+        await pixels(helper, GOOD)
+        with no_descriptor_left(), monkeypatch.context() as context:
+            context.setattr(os, "pwrite", late)
+            gone = asyncio.create_task(pixels(helper, large))
+            await until(written.is_set)
+            for _ in range(2):
+                gone.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert not gone.done()  # while its descriptor is in use
+            held.set()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+        assert np.array_equal(await pixels(helper, large), pillows_pixels(large))
 
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
