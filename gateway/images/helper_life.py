@@ -133,11 +133,12 @@ class HelperLife:
 
 
 async def _to_its_end(work: Callable[[], None], *, in_thread: bool) -> None:
-    """`work()`, to its end even where nobody waits for it any more: then its descriptors are closed, and the next picture
-    may be given the same numbers.
+    """`work()`, to its end even where nobody waits for it any more: what it writes to is closed then, and the next
+    picture may be given the same descriptor.
     """
     if not in_thread:
-        return work()
+        work()
+        return
     task = asyncio.create_task(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,35 +1,24 @@
 """Pictures in a text, as TGI writes them: `![](https://…)` or `![](data:image/png;base64,…)`, without a description."""
 
-from dataclasses import dataclass
+import re
 
-BEGIN, END = "![](", ")"
-SCHEMES = ("data:", "http://", "https://")
-
-
-@dataclass(frozen=True)
-class Link:
-    """What stands between the brackets."""
-
-    url: str
-
-    @property
-    def is_located(self) -> bool:
-        """Whether it is a URL by which a picture may come, and not the name of a file in a document."""
-        return self.url[:8].lower().startswith(SCHEMES)
-
-    @property
-    def written(self) -> str:
-        return BEGIN + self.url + END
+END = ")"
+_ANY = re.compile(r"!\[\]\(")
+_LOCATED = re.compile(r"!\[\]\((?=data:|https?://)", re.IGNORECASE)
 
 
-def pieces(text: str) -> list[str | Link]:
-    """`text` cut at its pictures, which are links among the texts; neither begins nor ends are left out.
+def cut(text: str, most: int, *, located: bool = False) -> tuple[list[str], list[str]]:
+    """The texts around the first `most` pictures of `text`, one more than these, and what the pictures have for a URL.
 
-    It takes time in proportion to the text: a regular expression would begin anew behind every bracket that is open.
+    If they must be `located`, a link to anything but a URL, as to a file beside a document, is no picture.
+
+    It takes time in proportion to the text: a regular expression for a whole link would begin anew behind every bracket
+    that is open.
     """
-    found: list[str | Link] = []
-    at = 0
-    while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
-        found += [text[at:begin], Link(text[begin + len(BEGIN) : end])]
-        at = end + 1
-    return [*found, text[at:]]
+    texts, urls, at = [], [], 0
+    begins = _LOCATED if located else _ANY
+    while len(urls) < most and (begin := begins.search(text, at)) and (end := text.find(END, begin.end())) >= 0:
+        texts.append(text[at : begin.start()])
+        urls.append(text[begin.end() : end])
+        at = end + len(END)
+    return [*texts, text[at:]], urls

@@ -53,8 +53,7 @@ class Sight:
     def check_count(self, sources: Sequence[Source], field: str) -> None:
         """Raises RequestError if these are too many for one prompt."""
         if len(sources) > self.most:
-            message = f"{field} holds {len(sources)} images, at most {self.most} are read (--max-images)"
-            raise RequestError.invalid(message, field)
+            raise RequestError.invalid(f"{field} holds more than {self.most} images (--max-images)", field)
 
     def refuse_spelled(self, text: str, field: str) -> None:
         """Raises RequestError if `text`, a client's, spells what stands for a picture in prompts."""

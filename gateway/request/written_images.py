@@ -4,7 +4,7 @@ which images come by themselves.
 
 from collections.abc import Sequence
 
-from gateway.images.markdown import pieces
+from gateway.images.markdown import cut as cut_at_images
 from gateway.images.picture import Picture, ReadPrompt, Source
 from gateway.images.sight import Sight
 from gateway.request.gateway_state import Gateway
@@ -39,14 +39,12 @@ async def spans_of_written(gateway: Gateway, model: ModelText, text: str, *, fie
 
 async def _looked_at(sight: Sight, text: str, field: str) -> tuple[str, list[Picture]]:
     """`text` with a placeholder for each image that is written there, and the images."""
-    found = pieces(text)
-    for piece in found:
-        if isinstance(piece, str):
-            sight.refuse_spelled(piece, field)
-    sources = [Source(piece.url, field) for piece in found if not isinstance(piece, str)]
+    texts, urls = cut_at_images(text, sight.most + 1)
+    sources = [Source(url, field) for url in urls]
     sight.check_count(sources, field)
-    pictures = await sight.look(sources)
-    return "".join(piece if isinstance(piece, str) else sight.placeholder for piece in found), pictures
+    for each in texts:
+        sight.refuse_spelled(each, field)
+    return sight.placeholder.join(texts), await sight.look(sources)
 
 
 async def read_beside(gateway: Gateway, text: str, sources: Sequence[Source], *, field: str, of: str) -> ReadPrompt:

@@ -4,9 +4,10 @@ that stand among these.
 
 import json
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from gateway.images.markdown import pieces
+from gateway.images.markdown import cut
 from gateway.images.picture import Picture, ReadPrompt
 from gateway.images.sight import Sight
 from gateway.request.gateway_state import Gateway
@@ -87,33 +88,32 @@ def with_written_images(gateway: Gateway, body: ChatRequest) -> ChatRequest:
     """`body` with the images that its user writes into texts as TGI has them, `![](https://…)`, as parts of their own;
     if the model sees.
     """
-    if gateway.pictures.sight is None:
+    if (sight := gateway.pictures.sight) is None:
         return body
-    return body.model_copy(update={"messages": list(map(_with_written_images, body.messages))})
+    messages: list[Message] = []
+    left = sight.most + 1  # with which the chat is refused
+    for message in body.messages:
+        messages.append(_with_written_images(message, left))
+        left -= len(messages[-1].images) - len(message.images)
+    return body.model_copy(update={"messages": messages})
 
 
-def _with_written_images(message: Message) -> Message:
+def _with_written_images(message: Message, most: int) -> Message:
     if message.role != "user" or message.content is None:
         return message
     content = message.content
     parts = [ContentPart(type="text", text=content)] if isinstance(content, str) else content
-    found = [piece for part in parts for piece in _pieces(part)]
+    found = [piece for part in parts for piece in _pieces(part, most)]
     return message if len(found) == len(parts) else message.model_copy(update={"content": found})
 
 
-def _pieces(part: ContentPart) -> list[ContentPart]:
-    """`part` cut at its images. What is linked without a URL is a part of the text."""
-    found: list[ContentPart] = []
-    text = ""
-    for piece in pieces(part.text or ""):
-        if isinstance(piece, str):
-            text += piece
-        elif not piece.is_located:
-            text += piece.written
-        else:
-            found += [ContentPart(type="text", text=text)] if text else []
-            found.append(ContentPart(type="image_url", image_url=piece.url))
-            text = ""
-    if not found:
+def _pieces(part: ContentPart, most: int) -> list[ContentPart]:
+    """`part` cut at its first `most` images."""
+    texts, urls = cut(part.text or "", most, located=True)
+    if not urls:
         return [part]
-    return [*found, ContentPart(type="text", text=text)] if text else found
+    found: list[ContentPart] = []
+    for text, url in zip_longest(texts, urls):
+        found += [ContentPart(type="text", text=text)] if text else []
+        found += [ContentPart(type="image_url", image_url=url)] if url is not None else []
+    return found

@@ -65,7 +65,7 @@ REFUSED = {
     "![](data:image/png;base64,@@@@)": "inputs: ",
     "![](data:image/png,abc)": "inputs: ",
     "![]()": "inputs: ",
-    " ".join([WRITTEN[0]] * 5): "inputs holds 5 images, at most 4 are read (--max-images)",
+    " ".join([WRITTEN[0]] * 5): "inputs holds more than 4 images (--max-images)",
     "a <|image_pad|> b": "inputs must not spell <|image_pad|>, which stands for an image",
     f"<|image_pad|>{WRITTEN[0]}": "inputs must not spell <|image_pad|>, which stands for an image",
 }
