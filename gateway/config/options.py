@@ -142,6 +142,12 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     )
     max_image_size: int = option(20 << 20, values.whole(1, 1 << 30), "largest file of an image in bytes")
     max_image_pixels: int = option(1 << 24, values.whole(1, 1 << 28), "most pixels of an image, width times height")
+    max_image_memory: int = option(
+        4 << 30,
+        values.whole(1),
+        "bytes that requests of an HTTP process may hold of their images: bodies, files and what the engine is sent; a "
+        "request beyond is answered 429",
+    )
     image_payload_limit: int = option(
         32 << 20, values.whole(1), "largest request body in bytes where the model sees, instead of --payload-limit"
     )

@@ -105,6 +105,7 @@ class EngineClient:
         number = command.generate.id = next(self._ids)
         buffer = self._buffers[number] = EventBuffer()
         commands.put_nowait(command)
+        del command  # images make it large, and it is sent once
         finished = False
         try:
             while not finished:

@@ -24,9 +24,14 @@ def sees(description: pb.Description) -> bool:
     return description.HasField("image_token_id")
 
 
+def patch_bytes(description: pb.Description, patches: int) -> int:
+    """Of so many patches in a message."""
+    return patches * description.patch_values * PATCH_DTYPES.get(description.patch_dtype, 0)
+
+
 def check_bytes(description: pb.Description, patches: int) -> None:
     """Raises ValueError if a request with so many patches, of all its images, is too large for a message."""
-    size = patches * description.patch_values * PATCH_DTYPES.get(description.patch_dtype, 0)
+    size = patch_bytes(description, patches)
     if size > MAX_PATCH_BYTES:
         raise ValueError(f"images have {size} bytes of patches, at most {MAX_PATCH_BYTES} are read: send smaller ones")
 

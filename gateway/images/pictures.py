@@ -10,6 +10,7 @@ from gateway.errors import RequestError
 from gateway.images.acquisition import Acquisition
 from gateway.images.fetch import Fetcher, FetchLimits
 from gateway.images.helper import PictureHelper
+from gateway.images.memory import ImageMemory
 from gateway.images.picture import Source
 from gateway.images.processor import ImageProcessor
 from gateway.images.room import Room
@@ -33,6 +34,7 @@ class Pictures:
         self._options, self._helper_class = options, helper
         limits = FetchLimits(options.image_fetch_timeout, options.max_image_size)
         self._files = Acquisition(Fetcher(options.allowed_media_domains, limits), options.max_image_size)
+        self.memory = ImageMemory(options.max_image_memory)
         self._helper: PictureHelper | None = None
         self._why = BLIND  # pictures are refused
         self._of: ModelText | None = None

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.engine.images import check_bytes, image_to
+from gateway.engine.images import check_bytes, image_to, patch_bytes
 from gateway.errors import RequestError
 from gateway.http.encoding import in_thread
 from gateway.images.acquisition import Acquisition
@@ -125,6 +125,10 @@ class Sight:
         runs = (run for each in written.runs for run in each)
         token = self._processor.token
         return written.text, [each for each in spans for _ in range(next(runs) if each.id == token else 1)]
+
+    def patch_bytes(self, picture: Picture) -> int:
+        """Of what the engine is sent of it."""
+        return patch_bytes(self._description, picture.plan.shape.patches)
 
     async def images(self, placed: Sequence[Placed], salt: bytes) -> list[pb.Image]:
         """What the engine is sent of them: of equal pictures, one is decoded. Raises RequestError.

@@ -8,7 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from types import TracebackType
 
 from gateway.engine.interface import EngineUnavailable
@@ -120,6 +120,10 @@ class RequestLifecycle:
     def admit(self, copies: int) -> None:
         """Take one permit per sequence, or beam, until the block ends. Raises as `Admission.request`."""
         self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._info.caller.number))
+
+    def keep(self, held: AbstractContextManager[None]) -> None:
+        """Enter `held`, and leave it when the block ends. Raises as it does."""
+        self._stack.enter_context(held)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
