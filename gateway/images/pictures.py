@@ -41,13 +41,17 @@ class Pictures:
         self.sight: Sight | None = None
 
     async def prepare(self, description: pb.Description, model: ModelText) -> None:
-        """Be ready for pictures to `model`, which the engine describes."""
+        """Be ready for pictures to `model`, which the engine describes. Several engines may become ready at once."""
         if self._of is model:
             return
-        await self.close()
-        self._of = model
-        if not sees(description):
-            return
+        last, self._helper = self._helper, None
+        self.sight, self._of, self._why = None, model, BLIND
+        if sees(description):
+            self._open(description, model)
+        if last is not None:
+            await last.close()
+
+    def _open(self, description: pb.Description, model: ModelText) -> None:
         most = min(self._options.max_images, description.max_images or self._options.max_images)
         if not most:
             self._why = "this server reads no images (--max-images 0)"
@@ -56,15 +60,14 @@ class Pictures:
         room, dtype = Room.of(description), description.patch_dtype or "float32"
         try:
             processor = ImageProcessor.open(directory, room)
-            self._helper = self._helper_class(directory, dtype=dtype, room=room)
-            self.sight = Sight(
-                processor, model, description, self._files, self._helper, most=most, max_pixels=max_pixels
-            )
+            helper = self._helper_class(directory, dtype=dtype, room=room)
+            self.sight = Sight(processor, model, description, self._files, helper, most=most, max_pixels=max_pixels)
         except (OSError, ValueError) as error:
             self._why = "this server cannot read images for this model"
             logger.warning("images are refused: %s", error)
             return
-        self._helper.start()
+        self._helper = helper
+        helper.start()
 
     def seeing(self, sources: Sequence[Source], field: str) -> Sight:
         """What reads `sources`, of which there are some, in `field`. Raises RequestError: nothing does, or they are too
