@@ -27,10 +27,9 @@ import httpx
 from jaxengine.grammar.grammar import Grammar
 from tests.jaxengine.grammar.hostile import grammars
 from tests.processes import NO_CERTIFICATES, PATIENCE
-from tests.server.streams import stream
+from tests.server.eight_streams import rate
 from tests.servers import Server, descendants, serving
 
-STREAMS = 8
 SENDERS = 4
 TOKENS = 250
 FIELDS = {"json_schema": "json", "regex": "regex", "lark": "grammar", "gbnf": "grammar"}  # of `structured_outputs`
@@ -77,19 +76,6 @@ async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[Answer]:
     return answers
 
 
-async def eight_streams(url: str, tokens: int) -> list[tuple[int, ...]]:
-    """Their ids."""
-    outcomes = await asyncio.gather(*(stream(url, f"hello {number}", tokens) for number in range(STREAMS)))
-    assert all(outcome.error is None for outcome in outcomes), outcomes
-    return [outcome.ids for outcome in outcomes]
-
-
-async def rate(url: str) -> float:
-    """Tokens a second of the streams together."""
-    began = time.perf_counter()
-    return sum(map(len, await eight_streams(url, TOKENS))) / (time.perf_counter() - began)
-
-
 def held(server: Server) -> float:
     """MiB of memory that the server's processes hold."""
     pids = [server.process.pid, *descendants(server.process.pid)]
@@ -108,7 +94,7 @@ async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float]:
 
     began = time.perf_counter()
     flood = asyncio.create_task(send(url, until_done()))
-    tokens = await rate(url)
+    tokens = await rate(url, TOKENS)
     streaming = False
     return tokens, len(await flood) / (time.perf_counter() - began)
 
@@ -129,9 +115,9 @@ async def measure(server: Server, rounds: int) -> None:
     shares: dict[str, list[float]] = {name: [] for name in floods}
     for _ in range(rounds):
         for name, bodies in floods.items():
-            before = await rate(server.url)
+            before = await rate(server.url, TOKENS)
             during, sent = await beside(server.url, bodies)
-            shares[name].append(2 * during / (before + await rate(server.url)))
+            shares[name].append(2 * during / (before + await rate(server.url, TOKENS)))
             print(f"{name}: {shares[name][-1]:.2f} of the streams' rate beside {sent:.0f} a second", flush=True)
     print(*(f"{name} {median(measured):.2f}" for name, measured in shares.items()), f"MiB {held(server):.0f}")
 

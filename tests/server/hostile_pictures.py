@@ -27,10 +27,9 @@ import httpx
 from tests.gateway.images.hostile_pictures import all_files, noise, saved
 from tests.gateway.images.models import directory
 from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher
-from tests.server.streams import stream
+from tests.server.eight_streams import rate
 from tests.tiny_vision import IMAGE
 
-STREAMS = 8
 SENDERS = 4
 TOKENS = 1500
 PLAIN = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
@@ -71,19 +70,6 @@ async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[int]:
     return statuses
 
 
-async def eight_streams(url: str, tokens: int) -> list[tuple[int, ...]]:
-    """Their ids."""
-    outcomes = await asyncio.gather(*(stream(url, f"hello {number}", tokens) for number in range(STREAMS)))
-    assert all(outcome.error is None for outcome in outcomes), outcomes
-    return [outcome.ids for outcome in outcomes]
-
-
-async def rate(url: str) -> float:
-    """Tokens a second of the streams together."""
-    began = time.perf_counter()
-    return sum(map(len, await eight_streams(url, TOKENS))) / (time.perf_counter() - began)
-
-
 async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float, Counter[int]]:
     """The rate of the streams while `bodies` are sent over and over, how many were sent a second, and their answers."""
     streaming = True
@@ -96,7 +82,7 @@ async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float, 
 
     began = time.perf_counter()
     flood = asyncio.create_task(send(url, until_done()))
-    tokens = await rate(url)
+    tokens = await rate(url, TOKENS)
     streaming = False
     statuses = await flood
     return tokens, len(statuses) / (time.perf_counter() - began), Counter(statuses)
@@ -112,9 +98,9 @@ async def measure(url: str, rounds: int) -> None:
     shares: dict[str, list[float]] = {name: [] for name in floods}
     for _ in range(rounds):
         for name, bodies in floods.items():
-            before = await rate(url)
+            before = await rate(url, TOKENS)
             during, sent, answers = await beside(url, bodies)
-            shares[name].append(2 * during / (before + await rate(url)))
+            shares[name].append(2 * during / (before + await rate(url, TOKENS)))
             print(
                 f"{name}: {shares[name][-1]:.2f} of {before:.0f} tokens a second beside {sent:.1f} a second,"
                 f" {dict(answers)}",

@@ -8,7 +8,8 @@ import asyncio
 import pytest
 
 from tests.jaxengine.grammar.hostile import grammars
-from tests.server.hostile_grammars import body, eight_streams, held, send
+from tests.server.eight_streams import eight_streams
+from tests.server.hostile_grammars import body, held, send
 from tests.servers import Server
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,8 @@ from tests.gateway.images.hostile_pictures import all_files
 from tests.gateway.images.hostile_server import hostile_server
 from tests.gateway.images.hostile_urls import hostile_urls
 from tests.processes import children, command_line, until
-from tests.server.hostile_pictures import body, eight_streams, inside, seeing_launcher, send
+from tests.server.eight_streams import eight_streams
+from tests.server.hostile_pictures import body, inside, seeing_launcher, send
 
 pytestmark = pytest.mark.slow
 
