@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from gateway.errors import Kind, RequestError
 from gateway.images.markdown import cut
 from gateway.images.picture import Picture, ReadPrompt
 from gateway.images.sight import Sight
@@ -52,8 +53,19 @@ async def _read(gateway: Gateway, model: ModelText, body: ChatRequest) -> tuple[
     """What the model sees with, the text that its template makes of the chat, and the chat's images."""
     sources = image_sources(body.messages)
     sight = gateway.pictures.seeing(sources, "messages") if sources else gateway.pictures.sight
+    if sight is not None:
+        _check_texts(body, gateway.options.payload_limit)
     text = await _prompt_text(model, body, sight)
     return sight, text, await sight.look(sources) if sight is not None else []
+
+
+def _check_texts(body: ChatRequest, most: int) -> None:
+    """Bodies may be larger where the model sees, for images alone: what is done with 32 MB of text holds the event loop
+    too long. Raises RequestError.
+    """
+    if (length := sum(len(each.text) for each in body.messages)) > most:
+        message = f"messages hold {length} characters of text, at most {most} are read (--payload-limit)"
+        raise RequestError(Kind.CONTEXT_LENGTH, message, param="messages")
 
 
 def _adds_special_tokens(sight: Sight | None, body: ChatRequest, text: str) -> bool:

@@ -186,3 +186,14 @@ async def test_bodies_may_be_larger_where_the_model_sees() -> None:
         assert larger.status_code == 413 and "longer than 5000 bytes" in larger.json()["error"]
     async with serve(max_total_tokens=4000, payload_limit=1000, image_payload_limit=5000) as app:
         assert (await app.post("/generate", text)).status_code == 413
+
+
+async def test_only_images_make_use_of_larger_bodies_in_chats() -> None:
+    async with serve(sees=NAME, max_total_tokens=4000, payload_limit=1000, image_payload_limit=50_000) as app:
+        chat = {"messages": [{"role": "user", "content": "a" * 3000}], "max_tokens": 1}
+        refused = await app.post("/v1/chat/completions", chat)
+        assert refused.status_code == 400 and "at most 1000 are read (--payload-limit)" in refused.text
+        image = {"type": "image_url", "image_url": data_url(FILES[0])}
+        chat = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 1}
+        assert len(data_url(FILES[0])) > 1000
+        assert (await app.post("/v1/chat/completions", chat)).status_code == 200
