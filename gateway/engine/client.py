@@ -101,7 +101,8 @@ class EngineClient:
         commands = self._commands
         if commands is None:
             raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
-        command = pb.Command(generate=request)
+        command = pb.Command()
+        command.generate.CopyFrom(request)  # given to the constructor, images would be written and read again
         number = command.generate.id = next(self._ids)
         buffer = self._buffers[number] = EventBuffer()
         commands.put_nowait(command)

@@ -29,4 +29,5 @@ async def add_images(
     with lifecycle.span("images"):
         images = await sight.images(prompt.placed, lifecycle.salt + requests[0].cache_salt)
     for each in different:
-        each.images.extend(images)
+        for image in images:
+            each.images.add().CopyFrom(image)  # `extend` holds the event loop five times as long: 0.2 s for 50 MB
