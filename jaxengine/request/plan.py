@@ -65,7 +65,7 @@ class Plan:
     placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
     encodes: images that the device must encode before the rows are computed, and i32 [rows] of the pool for each.
     images_wait: an image of a request was left out because the pool or the encoder has no room for it in this step, so
-        none of a later request takes any.
+        none of a later request begins.
     waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
     ahead: it was made while the step before was in flight.
     drain: a sequence must be preempted, so the plan is empty: complete what is in flight, then plan again.

@@ -2,7 +2,7 @@
 
 An image is in the pool before a chunk has one of its places: it is there already, or the step encodes it first. Where
 the pool or the encoder has no room for it in this step, the chunk ends before it. Then nobody who is planned later
-takes rows in this step, or small images would keep a large one waiting for ever.
+begins an image in this step: small ones, or one that is always held by somebody, would keep it waiting for ever.
 
 A sequence holds an image from the chunk that begins it until the step with its last place is complete. So whoever holds
 rows and waits for others has computed all places of what it holds, or is about to: it always gives them back, and no
@@ -103,6 +103,8 @@ class ImagePlanner:
         pictures, counted = [image.shape for image, _ in plan.encodes], set()
         for each in _missing(sequence, start, end):
             key = each.image.key
+            if plan.images_wait:
+                return each
             if self.pool.is_held(key) or key in counted:
                 continue
             counted.add(key)
@@ -110,7 +112,7 @@ class ImagePlanner:
             if key not in self.pool.images:
                 pictures.append(each.image.shape)
             room = self.pool.available if room is None else room
-            if plan.images_wait or rows > room or not self.fits(pictures):
+            if rows > room or not self.fits(pictures):
                 return each
         return None
 

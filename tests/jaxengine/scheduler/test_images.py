@@ -121,6 +121,21 @@ def test_no_later_image_passes_one_that_waits_for_room() -> None:
     check_idle(engine)
 
 
+def test_a_picture_that_later_requests_show_without_a_pause_makes_room_for_a_large_one() -> None:
+    engine = engine_of(rows=8, prefix_cache=False)
+    add(engine, prompt(1, (0, 4), 2), max_tokens=1)
+    engine.dispatch()
+    add(engine, prompt(1, (1, 6), 2), max_tokens=1)
+    plans = []
+    for _ in range(8):
+        add(engine, prompt(1, (0, 4), 2), max_tokens=1)
+        plans.append(engine.dispatch())
+        engine.collect()
+    assert [1] in map(encoded, plans)
+    engine.serve_until_idle()
+    check_idle(engine)
+
+
 def test_a_failed_step_has_images_encoded_again() -> None:
     engine = engine_of()
     add(engine, prompt(1, (0, 4), 2))
