@@ -40,7 +40,6 @@ class Pictures:
         self._processor = ImageProcessor.open(directory, Room.of(description))
         self._processor.load()
         self._writer = PromptWriter(self._processor, tokenizer)
-        self._tokenizer, self._description = tokenizer, description
         self._bos = special_tokens(directory, read_json(directory / "tokenizer_config.json")).get("bos_token")
 
     def check_text(self, text: str) -> None:
@@ -70,7 +69,7 @@ class Pictures:
 
     def _image(self, picture: Image.Image, plan: PicturePlan, offset: int, length: int) -> request_image.Image:
         patches = self._processor.patches(picture, plan).astype(np.float32)
-        digest = hashlib.sha256(self._processor.fingerprint + repr(patches.shape).encode())
+        digest = hashlib.sha256(self._processor.fingerprint + repr(plan.shape).encode())
         digest.update(np.ascontiguousarray(patches).tobytes())
         return request_image.Image(digest.digest(), offset, length, plan.shape, patches)
 

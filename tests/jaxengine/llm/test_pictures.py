@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from PIL import Image
 
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.llm import LLM, Completion, SamplingParams
+from jaxengine.llm.pictures import Pictures
+from tests.engine_mock import MockEngine, MockOptions
 from tests.gateway.seeing import data_url
 from tests.tiny_vision import write_vision
 from tests.vision_references import Reference, mark, noise, template
@@ -125,6 +127,28 @@ def test_a_stream_sees(seeing: Seeing) -> None:
 def test_what_cannot_be_read_is_a_value_error(seeing: Seeing, content: list[Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         seeing.llm.chat([{"role": "user", "content": content}], GREEDY, use_tqdm=False)
+
+
+@pytest.fixture(scope="module")
+def sight(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
+    """Of an engine with room for 32 patches of a picture."""
+    directory = write_vision(tmp_path_factory.mktemp("sight"), "qwen2_vl")
+    description = replace(MockEngine(MockOptions()).description, max_image_patches=32, max_image_tokens=8)
+    return Pictures(directory, Tokenizer.load(directory), description)
+
+
+def test_pictures_with_the_same_patches_in_other_places_are_not_taken_for_one(sight: Pictures) -> None:
+    """One of a single colour is cut into the same patches lying as standing, and fills as many tokens."""
+    lying, standing = (
+        sight.prompt("", [Image.new("RGB", size, "white")]).images[0] for size in ((112, 56), (56, 112))
+    )
+    np.testing.assert_array_equal(lying.patches, standing.patches)
+    assert lying.length == standing.length and lying.digest != standing.digest
+
+
+def test_a_picture_larger_than_the_engine_takes_is_made_smaller(sight: Pictures) -> None:
+    [image] = sight.prompt("", [noise(640, 480)]).images
+    assert 0 < image.shape.patches <= 32
 
 
 def test_a_model_that_does_not_see_says_so(llm: LLM) -> None:
