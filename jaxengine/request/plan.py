@@ -41,8 +41,10 @@ class Row:
     @property
     def sees(self) -> bool:
         """Whether one of its tokens belongs to an image."""
-        end = self.start + self.count
-        return any(each.image.offset < end and self.start < each.image.end for each in self.sequence.images)
+        sequence, end = self.sequence, self.start + self.count
+        return self.start < sequence.images_end and any(
+            each.image.offset < end and self.start < each.image.end for each in sequence.images
+        )
 
     @property
     def image_rows(self) -> np.ndarray:
@@ -108,4 +110,6 @@ class Plan:
     @property
     def decode_only(self) -> bool:
         """Whether every row is one token, of no image, and samples the next."""
-        return self.tokens == len(self.rows) and all(row.samples and not row.sees for row in self.rows)
+        if self.tokens != len(self.rows) or not all(row.samples for row in self.rows):
+            return False
+        return not any(row.sequence.images and row.sees for row in self.rows)

@@ -56,6 +56,8 @@ def page_key(parent: bytes, ids: Ids[int], seen: bytes = b"") -> bytes:
 
 def seen_in(images: Ids[Span], start: int, end: int) -> bytes:
     """What tells the images of the tokens from `start` to `end` from others; empty where there are none."""
+    if not images:
+        return b""
     return b"".join(
         each.digest + (each.offset - start).to_bytes(PLACE_BYTES, "little", signed=True)
         for each in images
@@ -74,6 +76,6 @@ def short_keys(root: bytes, ids: Ids[int], page_size: int, images: Ids[Span] = (
     size = page_size * array("i").itemsize
     key = root
     for number, end in enumerate(range(size, len(content) + 1, size)):
-        seen = seen_in(images, number * page_size, (number + 1) * page_size) if images else b""
+        seen = seen_in(images, number * page_size, (number + 1) * page_size)
         key = hashlib.sha256(key + content[end - size : end] + seen).digest()
         yield int.from_bytes(key[:SHORT_BYTES], "little")

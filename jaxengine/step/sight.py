@@ -3,7 +3,7 @@ they see. It follows from the prompt's images alone, so it is computed when a se
 
 Behind a prompt's images rope positions differ from the tokens' own by one number, the shift. Without images they are
 the tokens' own.
-Legend: T tokens, P of the prompt.
+Legend: P tokens of the prompt.
 """
 
 from dataclasses import dataclass
@@ -39,21 +39,6 @@ class SequenceSight:
             rope, shift = rope_positions(vision, sequence.prompt_length, pictures)
         horizon = _horizon(vision, sequence) if vision is not None and sight.horizon else NOTHING
         return cls(rope, shift, horizon)
-
-    def rope_positions(self, start: int, count: int) -> np.ndarray:
-        """i32 [3, T] of the `count` tokens from position `start` on."""
-        position = np.arange(start, start + count, dtype=np.int32)
-        turned = np.broadcast_to(position + self.shift, (3, count)).copy()
-        known = self.rope[:, start : start + count]
-        turned[:, : known.shape[1]] = known
-        return turned
-
-    def horizons(self, start: int, count: int) -> np.ndarray:
-        """i32 [T] likewise, 0 for a token that sees what is up to it."""
-        found = np.zeros(count, np.int32)
-        known = self.horizon[start : start + count]
-        found[: len(known)] = known
-        return found
 
 
 NOTHING = np.empty(0, np.int32)

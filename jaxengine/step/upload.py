@@ -9,6 +9,7 @@ from jaxengine.step.buffer import (
     BAD_WORDS,
     BANNED,
     BIASED,
+    BLIND,
     FLOATS,
     FULL_SAMPLER,
     LAST_TOKEN,
@@ -97,22 +98,34 @@ class Upload:
             if row.of_encoder or row.start < len(row.sequence.tokens):
                 known = row.ids
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
-        self._add_sight(rows, end.tolist(), slots)
+        if self.sight is not BLIND:
+            self._add_sight(rows, end, slots)
 
-    def _add_sight(self, rows: list[Row], ends: list[int], slots: SlotFields) -> None:
-        """What a model that sees must know besides. Of tokens that are not ragged that is one number each."""
-        image_row, horizon, rope = self.sight
-        if rope is not None and len(rope) == 1:
-            rope[0, : len(rows)] = self.tokens.position[: len(rows)] + slots.rope_shift[self.rows.slot[: len(rows)]]
+    def _add_sight(self, rows: list[Row], end: np.ndarray, slots: SlotFields) -> None:
+        """What a model that sees must know besides. Behind a prompt that is its shift alone: no row is looked at."""
+        if self.sight.rope is not None:
+            used = int(end[-1])
+            shift = slots.rope_shift[self.rows.slot[self.tokens.row[:used]]]
+            self.sight.rope[:, :used] = self.tokens.position[:used] + shift
+        if self.sight.image_row is None:
             return
-        for row, end in zip(rows, ends, strict=True):
-            sight, here = slots.sights[row.sequence.slot or 0], slice(end - row.count, end)
-            if image_row is not None and row.sequence.images:
-                image_row[here] = row.image_rows
-            if horizon is not None:
-                horizon[here] = sight.horizons(row.start, row.count)
-            if rope is not None:
-                rope[:, here] = sight.rope_positions(row.start, row.count)
+        for row, last in zip(rows, end.tolist(), strict=True):
+            slot = row.sequence.slot
+            if slot is not None and row.start < row.sequence.prompt_length:
+                self._add_prompt_sight(row, last - row.count, slots.sights[slot])
+
+    def _add_prompt_sight(self, row: Row, first: int, sight: SequenceSight) -> None:
+        """Of a row that begins in a prompt, whose tokens lie from `first` on."""
+        image_row, horizon, rope = self.sight
+        here = slice(row.start, row.start + row.count)
+        if image_row is not None and row.sequence.images:
+            image_row[first : first + row.count] = row.image_rows
+        if horizon is not None:
+            known = sight.horizon[here]
+            horizon[first : first + len(known)] = known
+        if rope is not None:
+            turned = sight.rope[:, here]
+            rope[:, first : first + turned.shape[1]] = turned
 
     def add_samples(self, samples: Samples, slots: SlotFields) -> None:
         """The samples of the rows that were added, in order; at most as many as the shape has."""

@@ -139,9 +139,7 @@ def sight(tmp_path_factory: pytest.TempPathFactory) -> Pictures:
 
 def test_pictures_with_the_same_patches_in_other_places_are_not_taken_for_one(sight: Pictures) -> None:
     """One of a single colour is cut into the same patches lying as standing, and fills as many tokens."""
-    lying, standing = (
-        sight.prompt("", [Image.new("RGB", size, "white")]).images[0] for size in ((112, 56), (56, 112))
-    )
+    lying, standing = (sight.prompt("", [Image.new("RGB", size, "white")]).images[0] for size in ((112, 56), (56, 112)))
     np.testing.assert_array_equal(lying.patches, standing.patches)
     assert lying.length == standing.length and lying.digest != standing.digest
 
