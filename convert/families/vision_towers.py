@@ -4,7 +4,7 @@ Each reads its own configuration, and its tensors lie below `vision_tower.`. CLI
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convert.config.config import Config
 from convert.families.family import activation_named
@@ -55,23 +55,6 @@ class TowerFamily:
     tensors: Mapping[str, tuple[str, ...]]
 
 
-def clip_tower(config: Config) -> Tower:
-    side, hidden, heads = _side(config), config.integer("hidden_size"), config.integer("num_attention_heads")
-    return Tower(
-        hidden_size=hidden,
-        num_layers=config.integer("num_hidden_layers"),
-        num_heads=heads,
-        head_dim=_head_dim(config, hidden, heads),
-        ffn_size=config.integer("intermediate_size"),
-        norm=Norm("layer", config.number("layer_norm_eps"), bias=True),
-        activation=_activation(config),
-        patch_bias=False,
-        class_token=True,
-        grid=(side, side),
-        pre_norm=True,
-    )
-
-
 def siglip_tower(config: Config) -> Tower:
     side, hidden, heads = _side(config), config.integer("hidden_size"), config.integer("num_attention_heads")
     return Tower(
@@ -84,6 +67,11 @@ def siglip_tower(config: Config) -> Tower:
         activation=_activation(config),
         grid=(side, side),
     )
+
+
+def clip_tower(config: Config) -> Tower:
+    """SigLIP's with a class token, a norm in front, and no bias where patches are embedded."""
+    return replace(siglip_tower(config), patch_bias=False, class_token=True, pre_norm=True)
 
 
 def pixtral_tower(config: Config) -> Tower:

@@ -37,6 +37,8 @@ def check_picture(vision: Vision, shape: PictureShape) -> None:
     for tile in shape.tiles:
         if min(tile) < merge:
             raise ValueError(f"tiles must have at least {merge} rows and columns of patches, got {tile}")
+        if vision.squares and (tile[0] % merge or tile[1] % merge):
+            raise ValueError(f"tiles must have rows and columns of patches in multiples of {merge}, got {tile}")
         if vision.tile and tile != vision.tile:
             raise ValueError(f"tiles must have {vision.tile} rows and columns of patches, got {tile}")
         if all(grid) and vision.tower.positions != "interpolated" and (tile[0] > grid[0] or tile[1] > grid[1]):

@@ -24,7 +24,7 @@ from jaxengine.executor.followers import Everywhere, Followers
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.executor.shapes import AnyShape
-from jaxengine.model.vision.packing import EncodeShape
+from jaxengine.model.vision.packing import EncodeShape, needed
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
@@ -35,7 +35,7 @@ from jaxengine.step.prompt_logits import PromptLogits
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, counts_tokens, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
-from jaxengine.step.see import Encode, in_calls, seeing
+from jaxengine.step.see import Encode, seeing
 from jaxengine.step.sight import SequenceSight
 from jaxengine.step.upload import SlotFields, Upload
 
@@ -167,10 +167,10 @@ class Runner:
         return BackboneLaunch(plan, shape, samples, upload.greedy, *outputs)
 
     def _encode_images(self, encodes: Items[Encode]) -> None:
-        """Pictures of any requests together, in as few calls as hold them."""
+        """Pictures of any requests, in one call: no step is planned with more than the largest holds."""
         vision = self.shapes.spec.vision
-        for needed, call in in_calls(vision, encodes, self.buckets.see_shapes[-1]) if vision else ():
-            self._see(self.buckets.see(needed), call)
+        if vision is not None and encodes:
+            self._see(self.buckets.see(needed(vision, [image.shape for image, _ in encodes])), encodes)
 
     def _see(self, shape: EncodeShape, encodes: Items[Encode]) -> None:
         vision = self.shapes.spec.vision

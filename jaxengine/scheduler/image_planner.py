@@ -48,6 +48,10 @@ class ImagePlanner:
 
     # --- planning -------------------------------------------------------------------------------------------------
 
+    def bounds(self, sequence: Sequence) -> bool:
+        """Whether the chunks of `sequence` may have to end where others' need not."""
+        return bool(sequence.images) or self.horizon == "prompt"
+
     def reach(self, sequence: Sequence, start: int, count: int, free: int, plan: Plan) -> int:
         """How many tokens of `sequence` from `start` on a row of `plan` may have. It is `count` or fewer; or more, but
         not more than `free`, where those must not be cut.
@@ -64,7 +68,7 @@ class ImagePlanner:
 
     def _reach(self, sequence: Sequence, start: int, count: int, free: int, plan: Plan) -> tuple[int, bool]:
         """`reach`, and whether an image bounds it for which there is no room."""
-        if count < 1 or not (sequence.images or self.horizon == "prompt"):
+        if count < 1 or not self.bounds(sequence):
             return count, False
         end = self._uncut(sequence, start, start + count, start + free)
         blocked = self._first_without_room(sequence, start, end, plan)

@@ -268,6 +268,8 @@ class Scheduler:
 
     def _may_see(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> bool:
         """Whether this step has room for the images that `sequence` begins with behind `prefix`."""
+        if not self.images.bounds(sequence):
+            return True
         start, free = len(prefix[0].pages) * self.pool.page_size, self.token_budget - plan.tokens
         return self.images.reach(sequence, start, self._share(sequence, start, free), free, plan) > 0
 

@@ -6,7 +6,7 @@ Legend: P patches of d numbers, R rows.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ from jax import Array
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.architecture.vision import Vision
 from jaxengine.model.vision.encoder import VisionEncoder
-from jaxengine.model.vision.packing import EncodeShape, field_shapes, needed, pack_pictures
+from jaxengine.model.vision.packing import EncodeShape, field_shapes, pack_pictures
 from jaxengine.request.image import Image
 from jaxengine.step.functions import Split
 
@@ -52,22 +52,3 @@ def _fields(vision: Vision, shape: EncodeShape, pictures: Sequence[PictureShape]
     if pictures:
         return pack_pictures(vision, shape, pictures)
     return np.zeros(sum(map(math.prod, field_shapes(vision, shape).values())), np.int32)
-
-
-def in_calls(
-    vision: Vision, encodes: Sequence[Encode], largest: EncodeShape
-) -> Iterator[tuple[EncodeShape, list[Encode]]]:
-    """`encodes`, in order, in as few calls as hold them, each with what it needs. One alone fits `largest`."""
-    call: list[Encode] = []
-    for encode in encodes:
-        longer = [*call, encode]
-        if call and not largest.holds(_needed(vision, longer)):
-            yield _needed(vision, call), call
-            longer = [encode]
-        call = longer
-    if call:
-        yield _needed(vision, call), call
-
-
-def _needed(vision: Vision, encodes: Sequence[Encode]) -> EncodeShape:
-    return needed(vision, [image.shape for image, _ in encodes])

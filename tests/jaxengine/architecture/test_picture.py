@@ -24,6 +24,7 @@ ANY_SIZE = Vision(
     patch=14,
     patch_values=588,
 )
+IN_SQUARES = replace(ANY_SIZE, squares=True)
 
 
 def test_a_picture_without_its_padding_is_transformers_for_any_size() -> None:
@@ -49,6 +50,7 @@ def test_a_picture_without_its_padding_is_transformers_for_any_size() -> None:
         (ANY_SIZE, PictureShape(((2, 2),), 0, 28), "needs tiles and a size"),
         (ANY_SIZE, PictureShape(((2, 1),), 28, 14), "at least 2 rows and columns of patches, got (2, 1)"),
         (ANY_SIZE, PictureShape(((4, 17),), 56, 238), "at most (16, 16) rows and columns of patches, got (4, 17)"),
+        (IN_SQUARES, PictureShape(((4, 5),), 56, 70), "in multiples of 2, got (4, 5)"),
         (LLAVA_NEXT, PictureShape(((24, 23),), 336, 322), "must have (24, 24) rows and columns of patches"),
         (LLAVA_NEXT, PictureShape((TILE,) * 4, 672, 672), "has 5 tiles, got 4"),
     ],

@@ -14,13 +14,13 @@ from jaxengine.architecture.picture import PictureShape, rows_of
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.shapes import AnyShape, Shapes
-from jaxengine.model.vision.packing import EncodeShape
+from jaxengine.model.vision.packing import EncodeShape, needed
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.image import Image
 from jaxengine.request.plan import Plan, Row
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.step.buffer import StepShape
-from jaxengine.step.see import Encode, in_calls
+from jaxengine.step.see import Encode
 from jaxengine.step.see import seeing as seeing_arrays
 from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B
 
@@ -215,21 +215,19 @@ def test_where_first_runs_cost_no_picture_waits_for_one(seeing: Shapes) -> None:
     assert chooser.warm_next() and len(ran) == 3
 
 
-def test_calls_hold_as_many_pictures_as_fit(seeing: Shapes) -> None:
-    """Of 5 and of 3 tiles, in order, where the largest call has 8."""
+def test_a_call_writes_the_rows_of_its_pictures_and_no_others(seeing: Shapes) -> None:
+    """Of pictures of 5 and of 3 tiles, where there is room for 16 tiles."""
     vision = LLAVA_NEXT_7B.vision
     assert vision is not None
-    large, small = ((672, 672), 5), ((672, 336), 3)
-
-    def encode(sides: tuple[int, int], tiles: int) -> Encode:
-        shape = PictureShape(((24, 24),) * tiles, *sides)
-        return Image(bytes(32), 0, 1, shape, np.zeros((shape.patches, 588))), np.arange(rows_of(vision, shape))
-
-    encodes = [encode(*each) for each in (large, small, large, large, small, small)]
-    calls = list(in_calls(vision, encodes, seeing.see_shapes()[-1]))
-    assert [[len(image.shape.tiles) for image, _ in call] for _, call in calls] == [[5, 3], [5], [5, 3], [3]]
-    assert [needed.segments for needed, _ in calls] == [8, 5, 8, 3]
-    assert [encode for _, call in calls for encode in call] == encodes
-    patches, fields, rows = seeing_arrays(vision, seeing.see_shapes()[-1], "float32", 999_999, calls[1][1])
-    assert (patches.shape, len(fields) > 0) == ((8 * 576, 588), True)
-    assert rows.tolist()[: len(encodes[2][1])] == encodes[2][1].tolist() and rows[-1] == 999_999
+    shapes = [PictureShape(((24, 24),) * tiles, *sides) for tiles, sides in ((5, (672, 672)), (3, (672, 336)))]
+    encodes = list[Encode]()
+    for shape in shapes:
+        patches = np.full((shape.patches, 588), len(encodes) + 1, np.float32)
+        rows = np.arange(rows_of(vision, shape), dtype=np.int32) + 5000 * len(encodes)
+        encodes.append((Image(bytes(32), 0, 1, shape, patches), rows))
+    needs = needed(vision, shapes)
+    largest = replace(seeing.see_shapes()[-1], patches=16 * 576, segments=16)
+    patches, fields, rows = seeing_arrays(vision, largest, "float32", 999_999, encodes)
+    assert len(fields) and patches[:, 0].tolist() == [1] * 5 * 576 + [2] * 3 * 576 + [0] * 8 * 576
+    assert rows[: needs.rows].tolist() == [row for _, own in encodes for row in own.tolist()]
+    assert set(rows[needs.rows :].tolist()) == {999_999}
