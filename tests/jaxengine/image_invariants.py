@@ -110,7 +110,8 @@ class ImageCheck:
         first = min(stuck, key=lambda s: s.order)
         self.engine.events["waits for room"] += 1
         running = self.engine.scheduler.running
-        older = {each.image.key for s in running if s.order < first.order for each in s.images if each.encoded}
+        before = running[: running.index(first)]  # of a search's beams, some may be before others
+        older = {each.image.key for s in before for each in s.images if each.encoded}
         assert all(image.key in older for image, _ in plan.encodes), "I30: an image has passed one that waits for room"
 
     def _next_missing(self, sequence: Sequence) -> bool:
