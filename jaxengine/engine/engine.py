@@ -64,6 +64,7 @@ class Engine:
         self.scheduler = scheduler
         self.constraints = constraints
         self.adapter_registry = adapters
+        self.vision: Vision | None = runner.shapes.spec.vision  # None of a model that does not see
         self.answers = Answers(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
@@ -89,11 +90,6 @@ class Engine:
     @property
     def speculator(self) -> Speculator | None:
         return self.scheduler.speculator
-
-    @property
-    def vision(self) -> Vision | None:
-        """How the model sees; None where it does not."""
-        return self.runner.shapes.spec.vision
 
     @property
     def steps_on_host(self) -> bool:
