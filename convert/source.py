@@ -280,7 +280,7 @@ def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
     """`model` as its tokenizer has it; `directory` has the settings of generation."""
     source, files = model.source, model.directory
     tokenizer, tokens = check_tokenizer(files, source.spec.vocab_size)
-    if tokens < source.spec.vocab_size:
+    if tokens < source.spec.tokens:
         source = SourceWithSpec(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
     return replace(model, source=source, eos_token_ids=ids)

@@ -93,6 +93,29 @@ QWEN2_5_TOWER = Tower(
 )
 QWEN2_5_EYES = Vision(QWEN2_5_TOWER, Connector(2, norm=Norm("rms", 1e-6), inner=5120), 0, 14, 1176, squares=True)
 
+# Llama 3.2 Vision 11B: of 40 layers, eight attend to pictures.
+MLLAMA_TOWER = Tower(
+    *(1280, 32, 16, 80, 5120, Norm("layer", bias=True), "gelu"),
+    qkv_bias=False,
+    out_bias=False,
+    patch_bias=False,
+    class_token=True,
+    grid=(40, 40),
+    pre_norm=True,
+    tiles=4,
+    global_layers=8,
+)
+MLLAMA_EYES = Vision(MLLAMA_TOWER, Connector(), 128256, 14, 588, features=(4, 8, 16, 24, 31), cross=True)
+PICTURES = LayerKind(None, cross=True, gated=True)
+LLAMA3_2_11B = dataclasses.replace(
+    LLAMA_8B,
+    vocab_size=128264,
+    num_layers=40,
+    kinds=tuple(PICTURES if layer % 5 == 3 else LLAMA_8B.kinds[0] for layer in range(40)),
+    head=Head(tokens=128256),
+    vision=MLLAMA_EYES,
+)
+
 FLAN_T5_XXL = ModelSpec(
     vocab_size=32128,
     hidden_size=4096,

@@ -30,6 +30,10 @@ PIXTRAL = {**TOWER, "model_type": "pixtral", "head_dim": 16, "image_size": 112}
 QWEN = {"depth": 2, "num_heads": 2, "in_channels": 3, "patch_size": 14, "spatial_merge_size": 2}
 QWEN |= {"temporal_patch_size": 2}
 QWEN_IDS = {"image_token_id": IMAGE, "vision_start_token_id": 301, "vision_end_token_id": 302, "video_token_id": 303}
+MLLAMA: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "attention_heads": 2}
+MLLAMA |= {"image_size": 28, "num_global_layers": 2, "max_num_tiles": 4, "vision_output_dim": 96}
+MLLAMA |= {"intermediate_layers_indices": [0, 2], "patch_size": 14}
+MLLAMA |= {"supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]}
 INTERNVL = {**TOWER, "image_size": [56, 56], "patch_size": [14, 14], "layer_scale_init_value": 0.1}
 PINPOINTS = [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]
 
@@ -99,6 +103,8 @@ SEEN: dict[str, dict[str, Any]] = {
     | {"vision_config": {**QWEN, "depth": 3, "patch_size": 16, "hidden_size": 32, "intermediate_size": 64}},
     "internvl": {"model_type": "internvl", **_internvl("layer_norm", attention_bias=True)},
     "internvl_rms": {"model_type": "internvl", **_internvl("rms_norm", use_qk_norm=True)},
+    "mllama": {"model_type": "mllama", "vision_config": MLLAMA, "image_token_index": IMAGE}
+    | {"text_config": {**TEXT, "num_hidden_layers": 5, "cross_attention_layers": [1, 3]}},
     "paligemma": {"model_type": "paligemma", "vision_config": {**SIGLIP, "image_size": 28}, "image_token_index": IMAGE}
     | {"text_config": _text("gemma", num_image_tokens=4), "projection_dim": 64, "hidden_size": 64, "vocab_size": VOCAB},
 }
@@ -107,17 +113,11 @@ SEEN["qwen3_vl"]["vision_config"] |= {"out_hidden_size": 64, "num_position_embed
 SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidden_act": "gelu_pytorch_tanh"}
 
 # Recipes of models that are refused by name.
-MLLAMA: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 2}
-MLLAMA |= {"image_size": 28}
-MLLAMA |= {"num_global_layers": 1, "max_num_tiles": 2, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1]}
-MLLAMA |= {"supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
 LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}
 LLAMA4 |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
 IDEFICS = {"embed_dim": 32, "image_size": 28, "patch_size": 14, "intermediate_size": 64, "num_hidden_layers": 2}
 RESAMPLER = {"use_resampler": True, "resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 2}
 REFUSED: dict[str, dict[str, Any]] = {
-    "mllama": {"model_type": "mllama", "vision_config": MLLAMA, "image_token_index": IMAGE}
-    | {"text_config": {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]}},
     "llama4": {"model_type": "llama4", "vision_config": LLAMA4, "image_token_index": IMAGE}
     | {"text_config": {**TEXT, "intermediate_size_mlp": 96, "num_local_experts": 2}},
     "idefics": {"model_type": "idefics", **TEXT, "vocab_size": VOCAB - 2, "additional_vocab_size": 2}

@@ -98,6 +98,14 @@ TEMPLATES: dict[str, str] = {
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": _QWEN,
+    "mllama": "{{ bos_token }}"
+    + _EACH
+    + "{{ message['role'] + ': ' }}"
+    + _STRING
+    + _PARTS
+    + "<|image|>"
+    + _TEXT
+    + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
     "internvl": _CHATML + "{{ '<IMG_CONTEXT>\n' }}" + _CHATML_END,
 }
 IN_JSON = (
@@ -139,6 +147,8 @@ PREPROCESSORS: dict[str, dict[str, Any]] = {
     | {"size": {"shortest_edge": 32 * 32 * 2, "longest_edge": 32 * 32 * 12}},
     "internvl": {"image_processor_type": "GotOcr2ImageProcessorFast", **SQUARE, **OPENAI, "resample": 3}
     | {"crop_to_patches": False, "min_patches": 1, "max_patches": 6},
+    "mllama": {"image_processor_type": "MllamaImageProcessor", **STEPS, **OPENAI, "resample": 2, "do_pad": True}
+    | {"size": {"height": 28, "width": 28}, "max_image_tiles": 4},
     "paligemma": {"image_processor_type": "SiglipImageProcessor", **SQUARE, "resample": 3, "image_seq_length": 4}
     | {"size": {"height": 28, "width": 28}},
 }
@@ -160,9 +170,16 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": {"processor_class": "Qwen2_5_VLProcessor"},
     "qwen3_vl": {"processor_class": "Qwen3VLProcessor"},
     "internvl": {"processor_class": "InternVLProcessor", "image_seq_length": 4},
+    "mllama": {"processor_class": "MllamaProcessor"},
     "paligemma": {"processor_class": "PaliGemmaProcessor"},
 }
-IN_PREPROCESSOR = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma")  # without a processor_config.json of their own
+IN_PREPROCESSOR = (
+    "mllama",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "paligemma",
+)  # without a processor_config.json of their own
 ALIASES = {"llava_layers": "llava", "internvl_rms": "internvl"}
 
 

@@ -24,6 +24,7 @@ from tests.tiny_vision_prompts import IMAGE, PROCESSORS, kind_of
 
 # Where a picture stands in a text, before transformers' processor puts in what the model reads there.
 MARKS = {"pixtral": "[IMG]", "mistral3": "[IMG]", "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>"}
+MARKS["mllama"] = "<|image|>"
 # What the processor of texts and pictures tells that of pictures.
 IMAGE_OPTIONS: dict[str, dict[str, Any]] = {"internvl": {"crop_to_patches": True}, "mistral3": {"patch_size": 28}}
 MARKS |= dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "<|vision_start|><|image_pad|><|vision_end|>")
@@ -61,6 +62,9 @@ class Reference:
         self.model = AutoModelForImageTextToText.from_pretrained(directory, **settings).eval()
         self.model.generation_config.eos_token_id = None
         self.images = AutoImageProcessor.from_pretrained(directory)
+        self.tiles: list[list[int]] = []  # of the last pictures, where layers attend to tiles
+        if name == "mllama":
+            _blind_in_front_of_pictures(self.model)
 
     @functools.cached_property
     def processor(self) -> Any:
@@ -71,6 +75,8 @@ class Reference:
         """What the whole model takes beside ids, of one prompt's pictures."""
         options = IMAGE_OPTIONS.get(kind_of(self.name), {})
         taken = dict(self.images([list(pictures)], return_tensors="pt", **options))
+        if "num_tiles" in taken:
+            self.tiles = taken.pop("num_tiles")
         for unused in ("num_crops", "num_patches", "rows", "cols"):
             taken.pop(unused, None)
         return taken
@@ -83,6 +89,8 @@ class Reference:
             rows, columns = pixels["image_grid_thw"][0, 1:].tolist()
             return self._seen(picture, [(rows, columns)], [values])
         whole = values.reshape(-1, *values.shape[-3:])  # [tiles, 3, height, width]
+        if "aspect_ratio_ids" in pixels:
+            whole = whole[: self.tiles[0][0]]
         sizes = [whole.shape[-2:]] * len(whole)
         if (masks := pixels.get("pixel_attention_mask")) is not None:
             sizes = [(int(mask[:, 0].sum()), int(mask[0].sum())) for mask in masks[0]]
@@ -97,8 +105,17 @@ class Reference:
         return Seen(shape, np.concatenate(patches))
 
     @torch.no_grad()
+    def tile_rows(self, picture: Image.Image) -> np.ndarray:
+        """What layers attend to of a picture: f32 [tokens of its tiles, hidden]."""
+        whole, pixels = self.model.model, self.pixels([picture])
+        found = whole.multi_modal_projector(whole.vision_model(**pixels).last_hidden_state)  # [1, 1, tiles, N, hidden]
+        return found[0, 0, : self.tiles[0][0]].flatten(0, 1).float().numpy()
+
+    @torch.no_grad()
     def rows(self, picture: Image.Image) -> np.ndarray:
         """What stands in for a picture's placeholders, then deepstack's sets: f32 [rows, (1 + deepstack) * hidden]."""
+        if self.name == "mllama":
+            return self.tile_rows(picture)
         found = self.model.model.get_image_features(**self.pixels([picture]), **self._features(), return_dict=True)
         sets = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
         hidden = self.model.config.get_text_config().hidden_size
@@ -143,9 +160,39 @@ class Reference:
         if self.name == "paligemma":  # the prompt's are 0
             places = torch.arange(len(ids))[None]
             inputs["token_type_ids"] = (places >= (len(ids) if prompt is None else prompt)).int()
+        if self.name == "mllama" and pictures:
+            inputs["cross_attention_mask"] = self._seen_by(ids[:prompt], len(ids))
         if self.name.startswith("qwen"):
             inputs["mm_token_type_ids"] = seen
         return inputs
+
+    def _seen_by(self, ids: Sequence[int], count: int) -> torch.Tensor:
+        """Which tiles of which picture each of `count` ids sees, [1, ids, pictures, tiles]: those of a prompt by
+        transformers' own functions, those behind it what its last sees.
+        """
+        from transformers.models.mllama import processing_mllama as own
+
+        spans, most = own.get_cross_attention_token_mask(list(ids), IMAGE), self.images.max_image_tiles
+        mask = torch.tensor(own.convert_sparse_cross_attention_mask_to_dense([spans], self.tiles, most, len(ids)))
+        return torch.cat([mask, mask[:, -1:].expand(-1, count - len(ids), -1, -1)], dim=1)
+
+
+def _blind_in_front_of_pictures(model: Any) -> None:
+    """Have what stands in front of a prompt's first picture see none, as Meta's own code has it, and as transformers
+    means it: it masks what the MLP makes of these tokens, but has their attention see all pictures, and the padding.
+    """
+    for layer in model.model.language_model.layers:
+        if hasattr(layer, "cross_attn"):
+            masks: list[Any] = []
+
+            def note(_: Any, args: Any, kwargs: Any, masks: list[Any] = masks) -> None:
+                masks[:] = [kwargs["full_text_row_masked_out_mask"]]
+
+            def masked(_: Any, args: Any, found: Any, masks: list[Any] = masks) -> Any:
+                return found if masks[0] is None else (found[0] * masks[0][:, 0], *found[1:])
+
+            layer.register_forward_pre_hook(note, with_kwargs=True)
+            layer.cross_attn.register_forward_hook(masked)
 
 
 def _patches(tile: np.ndarray, rows: int, columns: int, side: int) -> np.ndarray:
@@ -156,6 +203,7 @@ def _patches(tile: np.ndarray, rows: int, columns: int, side: int) -> np.ndarray
 
 FOLDERS = {"LlavaNextProcessor": "llava_next", "PixtralProcessor": "pixtral", "SmolVLMProcessor": "smolvlm"}
 FOLDERS |= {"Qwen2VLProcessor": "qwen2_vl", "Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
+FOLDERS |= {"MllamaProcessor": "mllama"}
 FOLDERS |= {"InternVLProcessor": "internvl", "PaliGemmaProcessor": "paligemma", "Gemma3Processor": "gemma3"}
 FOLDERS |= {"LlavaProcessor": "llava", "Idefics2Processor": "idefics2", "Idefics3Processor": "idefics3"}
 

@@ -24,6 +24,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table
 
 OF_LAYER = r"^(encoder\.)?layers\.\d+\."
+OF_PICTURES = ".cross_kv"  # what makes keys and values of pictures, once for all who see them
 MERGE = "which cannot be added while a model runs; merge the adapter at load (--merge-adapter)"
 
 
@@ -50,6 +51,7 @@ class AdapterReader:
             name: _Matrix(parameter, recipes[name])
             for name, parameter in parameter_table(spec).items()
             if parameter.inputs and not parameter.stacked and re.match(OF_LAYER, name)
+            if not (spec.cross_layers and name.endswith(OF_PICTURES))
         }
         self._shapes = {tensor: shape for matrix in self._matrices.values() for tensor, shape in matrix.stored.items()}
         self.targets = {name: matrix.adaptable for name, matrix in self._matrices.items()}
@@ -92,7 +94,7 @@ class AdapterReader:
         if delta.bias is not None:
             return f"has a bias (lora_bias), {MERGE}"
         if delta.embedding or tensor not in self._shapes:
-            return f"is {tensor!r}, no matrix of a layer's own (embedding, head, expert), {MERGE}"
+            return f"is {tensor!r}, no matrix of a layer's own (embedding, head, expert, pictures), {MERGE}"
         if tensor in deltas:
             return f"changes {tensor!r}, as {deltas[tensor].name!r} does"
         if delta.shape != self._shapes[tensor]:

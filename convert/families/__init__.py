@@ -20,6 +20,7 @@ from convert.families.granite import GRANITE
 from convert.families.llama import LLAMA, MISTRAL
 from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.mixtral import MIXTRAL, PHIMOE
+from convert.families.mllama import MLLAMA
 from convert.families.mpt import MPT
 from convert.families.olmo2 import OLMO2
 from convert.families.opt import OPT
@@ -56,6 +57,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "mbart": BART,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
+    "mllama_text_model": MLLAMA,
     "mpt": MPT,
     "mt5": t5,
     "olmo2": OLMO2,

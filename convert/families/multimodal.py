@@ -19,6 +19,7 @@ from convert.families.vision_gemma import gemma3, paligemma
 from convert.families.vision_idefics import idefics2, idefics3
 from convert.families.vision_internvl import internvl
 from convert.families.vision_llava import llava
+from convert.families.vision_mllama import mllama
 from convert.families.vision_qwen import qwen2_5_vl, qwen2_vl, qwen3_vl
 from convert.formats.tensors import Tensors
 from convert.mapping.recipes import Recipe
@@ -34,6 +35,7 @@ MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
     "llava": llava,
     "llava_next": llava,
     "mistral3": llava,
+    "mllama": mllama,
     "paligemma": paligemma,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen2_vl": qwen2_vl,

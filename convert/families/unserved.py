@@ -12,7 +12,6 @@ AUTHORS_LAYOUT = "its authors' layout is not read; name the repository whose nam
 TOWER = "its vision tower is not built"
 UNSERVED: Mapping[str, str] = {
     "idefics": OWN_LAYERS,
-    "mllama": OWN_LAYERS,
     "llama4": "its vision tower and chunked attention are not built",
     **dict.fromkeys(("internvl_chat", "llava_llama", "llava_mistral", "llava_qwen"), AUTHORS_LAYOUT),
     **dict.fromkeys(("aria", "aya_vision", "blip-2", "chameleon", "cohere2_vision", "deepseek_vl", "florence2"), TOWER),

@@ -35,6 +35,7 @@ class Layout:
     stacked_experts: experts lie in one tensor [expert, out, in] per projection.
     turned_experts: they lie in one tensor [expert, in, out] each of gate and up, whose outputs alternate, and of down.
     bias_as_row: the head's bias is a matrix of one row.
+    short_head: the head has rows for tokens alone; those behind mean nothing, and are the embedding's.
     """
 
     qkv: QKV = "concat"
@@ -46,6 +47,7 @@ class Layout:
     stacked_experts: bool = False
     turned_experts: bool = False
     bias_as_row: bool = False
+    short_head: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,9 @@ def recipes(
         named = checkpoint_names(tensors, name)
         if not named:
             raise KeyError(name)
+        if name == "head" and layout.short_head:
+            made[name] = Recipe(tuple(_short_head(spec, parameter, (*named, *tensors["embedding"]))))
+            continue
         made[name] = Recipe(tuple(_parts(name, spec, parameter, named, layout)), name == "head" and layout.unit_head)
     return made
 
@@ -147,6 +152,12 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         _part(tensor, start, box, inputs, None, transposed=transposed)
         for tensor, start in zip(named, starts, strict=True)
     ]
+
+
+def _short_head(spec: ModelSpec, parameter: Parameter, named: Sequence[str]) -> list[Part]:
+    (rows, width), tokens = parameter.shape, spec.tokens
+    head = Part(named[0], (tokens, width), (0, 0), (tokens, width), 1)
+    return [head, Part(named[1], (rows, width), (tokens, 0), (rows - tokens, width), 1, np.arange(tokens, rows))]
 
 
 def _part(

@@ -7,6 +7,8 @@ windows are divided into tables of as many. Layers with the same place in their 
 belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer needs
 whole, and long texts, which few layers do.
 
+A layer that attends to pictures keeps nothing of the text: it has no place in a page, and its entry means nothing.
+
 Gemma 2 has 2 tables, Gemma 3 has 1 for its layers without a window and 5 or 6 for the others.
 """
 
@@ -31,12 +33,13 @@ class LayerGroups:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> Self:
-        seen = [spec.kind(layer).window for layer in range(spec.num_layers)]
-        arrays = max(min(map(seen.count, seen)), -(-spec.num_layers // MOST_TABLES))
+        own = [layer for layer in range(spec.num_layers) if layer not in spec.cross_layers]
+        seen = [spec.kind(layer).window for layer in own]
+        arrays = max(min(map(seen.count, seen)), -(-len(own) // MOST_TABLES))
         windows: list[int] = []
-        layers: dict[int, tuple[int, int]] = {}
+        layers: dict[int, tuple[int, int]] = dict.fromkeys(spec.cross_layers, (0, 0))
         for window in sorted(set(seen)):
-            alike = [layer for layer, each in enumerate(seen) if each == window]
+            alike = [layer for layer, each in zip(own, seen, strict=True) if each == window]
             for i, layer in enumerate(alike):
                 layers[layer] = (len(windows) + i // arrays, i % arrays)
             windows += [window] * -(-len(alike) // arrays)

@@ -17,7 +17,7 @@ def relative_parameter(spec: ModelSpec, relative: RelativePositions) -> Paramete
 def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
-    table = norm_parameters("attention_norm", spec) | _attention(spec)
+    table = norm_parameters("attention_norm", spec) | (_of_pictures(spec) if kind.cross else _attention(spec))
     if spec.block == "sandwich":
         table |= norm_parameters("attention_post_norm", spec)
     if spec.encoder:
@@ -25,6 +25,8 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.block != "parallel":
         table |= norm_parameters("mlp_norm", spec)
     table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
+    if kind.gated:
+        table |= {name: Parameter((1,), (None,)) for name in ("attention_gate", "mlp_gate")}
     if spec.layer_scale:
         table |= {name: Parameter((spec.hidden_size,), ("embed",)) for name in ("attention_scale", "mlp_scale")}
     if spec.block == "sandwich":
@@ -82,6 +84,12 @@ def _cross_attention(spec: ModelSpec) -> dict[str, Parameter]:
         "cross_out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
+
+
+def _of_pictures(spec: ModelSpec) -> dict[str, Parameter]:
+    """Of a layer that attends to pictures: as behind an encoder, with norms of queries and keys."""
+    norm = Parameter((spec.head_dim,), (None,))
+    return _cross_attention(spec) | {"cross_q_norm": norm, "cross_k_norm": norm}
 
 
 def _mlp(spec: ModelSpec) -> dict[str, Parameter]:

@@ -131,6 +131,10 @@ class ModelSpec:
             self._check_encoder(self.encoder)
         if self.vision is not None and self.vision.token >= self.vocab_size:
             raise ValueError(f"image token {self.vision.token} is outside the vocabulary of {self.vocab_size}")
+        if self.cross_layers and (self.block != "sequential" or len(self.cross_layers) == self.num_layers):
+            raise ValueError("layers that attend to pictures are sequential, and stand among others")
+        if self.vision is not None and self.vision.cross and not self.cross_layers:
+            raise ValueError("no layer attends to the pictures that the model sees")
         if len(self.cache_scales) not in (0, self.num_layers):
             raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
         if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
@@ -176,6 +180,13 @@ class ModelSpec:
         return self.encoder is None and not self.head.missing
 
     @property
+    def cross_layers(self) -> tuple[int, ...]:
+        """The layers that attend to pictures, and keep nothing of the text."""
+        if not any(kind.cross for kind in self.kinds):
+            return ()
+        return tuple(layer for layer in range(self.num_layers) if self.kind(layer).cross)
+
+    @property
     def embedding_width(self) -> int:
         return self.embedding.width or self.hidden_size
 
@@ -217,6 +228,14 @@ class ModelSpec:
             kinds=(LayerKind(tower.rope),),
             attention=Attention(qk_norm=tower.qk_norm),
             **{name: getattr(tower, name) for name in (*same, *more)},
+        )
+
+    @property
+    def global_spec(self) -> "ModelSpec":
+        """The layers of a tower in which all tiles of a picture see each other once more, likewise."""
+        assert self.vision is not None
+        return replace(
+            self.tower_spec, num_layers=self.vision.tower.global_layers, kinds=(LayerKind(None, gated=True),)
         )
 
     @property

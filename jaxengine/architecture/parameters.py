@@ -35,7 +35,8 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
     laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
     up; an MLP without a gate has `[1, ffn, hidden]`. Experts have one more axis in front, which numbers them.
-    `cross_kv` makes keys (0) and values (1) for a layer of the decoder from the encoder's output.
+    `cross_kv` makes keys (0) and values (1) for a layer of the decoder from the encoder's output, or from a picture's
+    rows.
     """
     hidden, width = spec.hidden_size, spec.embedding_width
     table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"), 1, by_row=True)}

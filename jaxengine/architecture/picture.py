@@ -4,11 +4,12 @@ A picture comes as patches, flattened squares of pixels, in one tile or in sever
 the gateway can count a prompt's tokens, and the scheduler can plan, before a picture is decoded. No JAX here.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.architecture.vision import Vision
+from jaxengine.architecture.vision import Vision, canvases
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ def check_picture(vision: Vision, shape: PictureShape) -> None:
     """Raises ValueError where no picture for this model has such a shape; the message names field and limit."""
     if not shape.tiles or shape.height < 1 or shape.width < 1:
         raise ValueError(f"a picture needs tiles and a size, got {shape}")
+    if vision.tower.tiles and math.prod(canvas(vision, shape)) != len(shape.tiles):
+        tiles = math.prod(canvas(vision, shape))
+        raise ValueError(f"a picture of this size has {tiles} tiles, got {len(shape.tiles)}")
     merge, grid = vision.connector.merge, vision.tower.grid
     for tile in shape.tiles:
         if min(tile) < merge:
@@ -49,8 +53,15 @@ def check_picture(vision: Vision, shape: PictureShape) -> None:
             raise ValueError(f"a picture of this size has {1 + down * across} tiles, got {len(shape.tiles)}")
 
 
-def rows_of(vision: Vision, shape: PictureShape) -> int:
+def places_of(vision: Vision, shape: PictureShape) -> int:
     """How many placeholder tokens the picture fills."""
+    return 1 if vision.cross else rows_of(vision, shape)
+
+
+def rows_of(vision: Vision, shape: PictureShape) -> int:
+    """How many rows of the device's pool the picture takes."""
+    if vision.cross:
+        return len(shape.tiles)
     if vision.rows == "unpadded":
         top, bottom, left, right = unpadded(vision, shape)
         return tile_rows(vision, shape.tiles[0]) + (bottom - top) * (right - left + 1)
@@ -75,6 +86,24 @@ def positions_of(vision: Vision, shape: PictureShape) -> np.ndarray:
     grids = [np.indices((rows // merge, columns // merge), np.int32) for rows, columns in shape.tiles]
     flat = [np.stack([np.zeros(grid[0].size, np.int32), *grid.reshape(2, -1)]) for grid in grids]
     return np.concatenate(flat, axis=1)
+
+
+def canvas(vision: Vision, shape: PictureShape) -> tuple[int, int]:
+    """How many tiles the picture is cut into downwards and across, where all of them see each other."""
+    return fitting_canvas(shape.height, shape.width, vision.tile[0] * vision.patch, vision.tower.tiles)
+
+
+def fitting_canvas(height: int, width: int, tile: int, most: int) -> tuple[int, int]:
+    """The same for a picture of `height` × `width` pixels, of up to `most` square tiles of `tile` pixels on a side.
+
+    Of the canvases in which it need not be made smaller the one in which it is enlarged least, else the one in which
+    it shrinks least; of several the one with fewest tiles (Llama 3.2 Vision, as transformers'
+    `get_optimal_tiled_canvas`).
+    """
+    scales = {each: min(each[0] * tile / height, each[1] * tile / width) for each in canvases(most)}
+    enlarged = [each for each in scales.values() if each >= 1]
+    best = min(enlarged) if enlarged else max(scales.values())
+    return min((each for each, found in scales.items() if found == best), key=math.prod)
 
 
 def tiling(vision: Vision, shape: PictureShape) -> tuple[int, int]:

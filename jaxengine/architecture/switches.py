@@ -103,10 +103,14 @@ class LayerKind:
     window: int = 0  # keys that a query sees, its own included; 0 = all
     scale: float | None = None  # of query · key; None = head_dim ** -0.5
     experts: bool = False  # the MLP is `ModelSpec.experts`
+    cross: bool = False  # it attends to pictures, and not to the text; queries and keys are normalised, head by head
+    gated: bool = False  # what each branch adds is multiplied by the tanh of a learned number
 
     def __post_init__(self) -> None:
         if self.window < 0:
             raise ValueError(f"window must not be negative, got {self.window}")
+        if self.cross and (self.window or self.rope is not None):
+            raise ValueError("a layer that attends to pictures has neither window nor rope")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,14 @@ Rows = Literal["tiles", "unpadded"]
 # of the prompt's tokens then do.
 Horizon = Literal["token", "image", "prompt"]
 
+TILE_PADDING = 8  # a tile among others that it sees is padded to a multiple of so many tokens, as it was trained
+
+
+def canvases(tiles: int) -> tuple[tuple[int, int], ...]:
+    """In how many tiles, downwards and across, a picture may be cut that has at most so many."""
+    sides = range(1, tiles + 1)
+    return tuple((down, across) for down in sides for across in sides if down * across <= tiles)
+
 
 @dataclass(frozen=True)
 class Tower:
@@ -43,6 +51,9 @@ class Tower:
     layer_scale: learned factors of what each branch adds to the residual stream (Touvron et al. 2021, 2103.17239).
     window: the side, in patches, of the squares that layers attend within; 0 = within a tile.
     whole_layers: the layers that attend within a tile nevertheless.
+    tiles: the most tiles of a picture, all of which see each other, and what a picture with fewer is padded with; the
+        learned positions depend on the number of tiles downwards and across too. 0 = each tile is by itself.
+    global_layers: layers behind the post-norm, each branch of which has a gate (Llama 3.2 Vision).
     """
 
     hidden_size: int
@@ -67,6 +78,8 @@ class Tower:
     layer_scale: bool = False
     window: int = 0
     whole_layers: tuple[int, ...] = ()
+    tiles: int = 0
+    global_layers: int = 0
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "head_dim", "ffn_size"):
@@ -80,6 +93,23 @@ class Tower:
             raise ValueError("windows of a vision tower are of patches alone")
         if self.rope is not None and self.rope.axes is None:
             raise ValueError("the rope of a vision tower needs axes")
+        whole = self.positions == "learned" and self.class_token and self.pre_norm and self.post_norm
+        if self.tiles and (not whole or self.rope is not None or self.window or self.tokens % TILE_PADDING == 0):
+            raise ValueError("tiles that see each other have a class token, both norms, learned positions and padding")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a tile of the grid's size."""
+        return self.grid[0] * self.grid[1] + self.class_token
+
+    @property
+    def padded_tokens(self) -> int:
+        """The same, with what pads each tile where `tiles` see each other."""
+        return -(-self.tokens // TILE_PADDING) * TILE_PADDING
+
+    @property
+    def canvases(self) -> tuple[tuple[int, int], ...]:
+        return canvases(self.tiles)
 
 
 @dataclass(frozen=True)
@@ -153,6 +183,8 @@ class Vision:
         post-norm.
     skipped: how many of a tile's first tokens make no row.
     pinpoints: heights and widths, in pixels, of which the best for a picture is cut into tiles; for `unpadded` rows.
+    cross: rows stand in for nothing: layers of the text model attend to them (`LayerKind.cross`). A picture has one
+        token, and a row of the device's pool is all that these layers read of a tile.
     deepstack_layers: the layers of the tower behind which further rows are made; the i-th set is added to the residual
         stream behind layer i of the text model (Meng et al. 2024, 2406.04334).
     """
@@ -169,6 +201,7 @@ class Vision:
     rows: Rows = "tiles"
     pinpoints: tuple[tuple[int, ...], ...] = ()
     horizon: Horizon = "token"
+    cross: bool = False
     deepstack_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -181,6 +214,9 @@ class Vision:
             raise ValueError("unpadded rows need pinpoints, and a row of every patch and of nothing else")
         if self.resampler is not None and (self.connector.merge > 1 or self.rows != "tiles"):
             raise ValueError("a resampler reads each token of a tile, and makes the rows tile by tile")
+        plain = self.rows == "tiles" and self.resampler is None and self.connector.merge == 1 and not self.deepstack
+        if self.cross != bool(self.tower.tiles) or (self.cross and not (plain and self.horizon == "token")):
+            raise ValueError("layers attend to tiles that see each other, to a row of each of their tokens")
 
     @property
     def deepstack_connector(self) -> Connector:
@@ -211,5 +247,5 @@ class Vision:
 
     @property
     def feature_size(self) -> int:
-        """Width of what leaves the tower."""
-        return self.tower.hidden_size * max(1, len(self.features))
+        """Width of what leaves the tower. Behind global layers, what these have made comes first."""
+        return self.tower.hidden_size * max(1, len(self.features) + bool(self.tower.global_layers))

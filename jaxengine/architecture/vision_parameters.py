@@ -22,10 +22,16 @@ def vision_parameters(spec: ModelSpec) -> dict[str, Parameter]:
     more norm, `context_norm`, of what they read.
     `squeeze` is [tower, k², tower]: a product of the k² features that are merged. `up` and `down` are the connector's
     products, `only` is the one where there is one. `newline` is the row behind each row of patches.
+    Where tiles see each other `pre_tiles` and `post_tiles` are added to all tokens of a tile, in front of the layers
+    and of the global ones, and `tile_positions` to each; they have rows for every canvas and every tile of it.
     """
     assert spec.vision is not None
     vision = spec.vision
-    table = _tower(spec, vision) | _connector(vision.connector, vision.feature_size, spec.hidden_size)
+    table = (
+        _tower(spec, vision)
+        | _tiles(spec, vision)
+        | _connector(vision.connector, vision.feature_size, spec.hidden_size)
+    )
     for i in range(vision.deepstack):
         own = _connector(vision.deepstack_connector, vision.tower.hidden_size, spec.hidden_size)
         table |= {name.replace("connector.", f"deepstack.{i}."): parameter for name, parameter in own.items()}
@@ -53,6 +59,22 @@ def _tower(spec: ModelSpec, vision: Vision) -> dict[str, Parameter]:
         own = layer_parameters(layers, layers.kind(i))
         table |= {f"layers.{i}.{name}": _of_tower(parameter) for name, parameter in own.items()}
     return table | (norm_parameters("post_norm", layers) if tower.post_norm else {})
+
+
+def _tiles(spec: ModelSpec, vision: Vision) -> dict[str, Parameter]:
+    tower, layers = vision.tower, spec.global_spec if vision.tower.global_layers else None
+    if not tower.tiles:
+        return {}
+    width, canvases = tower.tiles * tower.hidden_size, 1 + len(tower.canvases)
+    table = {name: Parameter((canvases, width), (None, None)) for name in ("pre_tiles", "post_tiles")}
+    table["tile_positions"] = Parameter((canvases, tower.tokens * width), (None, None))
+    gates = ("pre_tiles_gate", "positions_gate", "post_tiles_gate")
+    table |= {name: Parameter((1,), (None,)) for name in gates}
+    for i in range(tower.global_layers):
+        assert layers is not None
+        own = layer_parameters(layers, layers.kind(i))
+        table |= {f"global_layers.{i}.{name}": _of_tower(parameter) for name, parameter in own.items()}
+    return table
 
 
 def _of_tower(parameter: Parameter) -> Parameter:

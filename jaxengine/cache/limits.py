@@ -8,6 +8,8 @@ from jaxengine.cache.page_need import peak_pages
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes
 from jaxengine.options.table import EngineOptions
 
+RUN_IMAGES = 8  # that a token may attend to at once: what the device must be told of each row in each step
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -16,7 +18,7 @@ class Limits:
     windows: for each page table of a sequence, how many positions a token sees at most; 0 = all.
     page_size: tokens of a page. A page of a state space holds the state of one request, however long that is.
     image_patches: of the largest picture, and of all that one step encodes; 0 where none is seen.
-    image_rows: what the device keeps of pictures, in rows of one token each.
+    image_rows: what the device keeps of pictures, in rows of one token each; of one tile, where layers attend to them.
     """
 
     max_total_tokens: int
@@ -65,6 +67,10 @@ class Limits:
         """Of calls that encode pictures, the smallest first."""
         return see_shapes(vision, self.image_patches) if vision else ()
 
+    def image_run(self, vision: Vision) -> int:
+        """The most rows of pictures that layers attend to at once; 0 where they stand in for tokens."""
+        return min(self.image_rows, RUN_IMAGES * vision.tower.tiles) if vision.cross else 0
+
     def rows_of(self, tokens: int) -> int:
         """Rows of a mixed step of `tokens`: a decode bucket, so that both kinds of step share a sampling graph."""
         return next(rows for rows in self.decode_buckets if rows >= min(tokens, self.max_batch_size))
@@ -72,5 +78,5 @@ class Limits:
 
 def see_shapes(vision: Vision, patches: int) -> tuple[EncodeShape, ...]:
     """The shapes of calls that encode pictures of up to `patches` together."""
-    segments = patches // math.prod(vision.tile) if vision.tile else 1
+    segments = patches // (math.prod(vision.tile) * max(1, vision.tower.tiles)) if vision.tile else 1
     return encode_shapes(vision, EncodeShape(patches, segments, 1))

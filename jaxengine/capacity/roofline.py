@@ -86,7 +86,8 @@ def weights_used(spec: ModelSpec) -> float:
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * itemsize
+    layers = spec.num_layers - len(spec.cross_layers)
+    return 2 * layers * spec.num_kv_heads * spec.head_dim * itemsize
 
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
@@ -115,7 +116,8 @@ def step_cost(
     """
     weights, tokens = weights_used(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
-    reach = [spec.kind(layer).window or context + new for layer in range(spec.num_layers)]
+    own = (layer for layer in range(spec.num_layers) if layer not in spec.cross_layers)
+    reach = [spec.kind(layer).window or context + new for layer in own]
     pairs = rows * sum(_visible(new, context, window) for window in reach)  # of queries and keys, over all layers
     attention = 4 * pairs * spec.num_heads * spec.head_dim
     cached = statistics.fmean(min(context, window) for window in reach)

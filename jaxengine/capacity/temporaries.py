@@ -54,6 +54,9 @@ def of_pictures(shapes: Shapes, devices: int) -> int:
     tower, patches = vision.tower, shapes.see_shapes()[-1].patches
     width = RESIDUALS * tower.hidden_size + (3 if tower.gated else 1) * tower.ffn_size / devices
     width += CACHED * tower.num_heads * tower.head_dim / devices
+    if vision.cross:  # what chosen layers make lies side by side, and becomes keys and values for all that read it
+        spec = shapes.spec
+        width += 2 * vision.feature_size + 2 * len(spec.cross_layers) * spec.num_kv_heads * spec.head_dim / devices
     return int(patches * width * jnp.dtype(shapes.dtype).itemsize)
 
 

@@ -209,7 +209,9 @@ class Engine:
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
         start_token, image_token = self.description.decoder_start_token_id, self.description.image_token_id
-        self.live[request.id] = sequence = Sequence(request, self.arrivals, start_token, image_token=image_token)
+        cross = self.vision is not None and self.vision.cross
+        sequence = Sequence(request, self.arrivals, start_token, image_token=image_token, cross=cross)
+        self.live[request.id] = sequence
         self.preparation.begin(sequence)
 
     def _schedule(self, sequence: Sequence) -> None:

@@ -104,7 +104,12 @@ class Compiler:
         )
 
     def pool(self) -> Any:
-        """What has been seen; every device has all of it."""
+        """What has been seen. Every device has all of it, except of the keys and values that layers attend to."""
+        spec, tiles = self.shapes.spec, self.shapes.limits.image_rows
+        if spec.vision is not None and spec.vision.cross:
+            held = storage_dtype(self.shapes.dtype) if self.device.cache_as_bits else self.shapes.dtype
+            arrays = layer_cache(spec, tiles * spec.vision.tower.tokens, 1, held)
+            return [tuple(self.array(*array) for array in arrays)] * len(spec.cross_layers)
         shape = self.shapes.limits.image_rows, self.shapes.pool_width
         return self.array(shape, jnp.dtype(self.shapes.dtype))
 
@@ -126,7 +131,7 @@ class Compiler:
 
     def _of_step(self, shape: StepShape, leaves: Any) -> tuple[Any, ...]:
         adapters = self.model.adapters if shape.adapters else {}
-        pool = [self.pool()] if shape.sight.images else []
+        pool = [self.pool()] if shape.sight.pool else []
         return (_abstract(leaves), adapters, self.caches(), self.slot_state(), self.array((shape.size,)), *pool)
 
     def lower_see(self, shape: EncodeShape) -> Any:

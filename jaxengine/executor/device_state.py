@@ -47,7 +47,7 @@ class DeviceState:
         self.sampler_state: Any = None
         self.adapters: Adapters = {}
         self.draft_layers: Any = None
-        self.pool: Any = None  # [image rows, (1 + deepstack)·h], of a model that sees
+        self.pool: Any = None  # of a model that sees, see `step/see.py`
         self.packed_samples: Any = None  # i32 [fields, padded N], of the last step
         self.hidden: Any = None  # [padded N, h], of its samples
         self.all_hidden: Any = None  # [T, h], of all its tokens if it is ragged
@@ -102,7 +102,7 @@ class DeviceState:
     def _backbone(self, name: tuple[str, StepShape], buffer: np.ndarray) -> tuple[Array, Array, Array | None]:
         """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
         leaves, adapters = self.model.leaves[name[1].adapters], self._adapters_of(name[1])
-        seen = [self.pool] if name[1].sight.images else []
+        seen = [self.pool] if name[1].sight.pool else []
         self.packed_samples = self.hidden = self.all_hidden = None  # as above
         self.layers, self.slot_state, *outputs = self.executables[name](
             leaves, adapters, self.layers, self.slot_state, self._put(buffer), *seen

@@ -72,7 +72,7 @@ class Runner:
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
         self.followers = followers
-        self.fields = SlotFields(self.shapes.slots)
+        self.fields = SlotFields(self.shapes.slots, self.shapes.sight(ragged=True).run)
         self.mirror = PageTableMirror(self.shapes.slots)
         self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.guess_masks)
         ready: Container[Hashable] = self.executables
@@ -167,10 +167,16 @@ class Runner:
         return BackboneLaunch(plan, shape, samples, upload.greedy, *outputs)
 
     def _encode_images(self, encodes: Items[Encode]) -> None:
-        """Pictures of any requests, in one call: no step is planned with more than the largest holds."""
+        """Pictures of any requests, in one call: no step is planned with more than the largest holds. Only a run that
+        layers attend to may have more pictures.
+        """
         vision = self.shapes.spec.vision
-        if vision is not None and encodes:
-            self._see(self.buckets.see(needed(vision, [image.shape for image, _ in encodes])), encodes)
+        if vision is None or not encodes:
+            return
+        most = self.buckets.see_shapes[-1].segments if vision.cross else len(encodes)
+        for first in range(0, len(encodes), most):
+            call = encodes[first : first + most]
+            self._see(self.buckets.see(needed(vision, [image.shape for image, _ in call])), call)
 
     def _see(self, shape: EncodeShape, encodes: Items[Encode]) -> None:
         vision = self.shapes.spec.vision

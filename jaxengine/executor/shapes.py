@@ -84,12 +84,14 @@ class Shapes:
 
     def sight(self, ragged: bool) -> Sight:
         """What a step uploads because the model sees. Behind prompts there are no images, but what they have done to
-        rope positions stays.
+        rope positions stays, and so does what layers attend to.
         """
         vision = self.spec.vision
         if vision is None:
             return NO_SIGHT
         turned = any(kind.rope is not None and kind.rope.axes for kind in self.spec.kinds)
+        if vision.cross:
+            return Sight(run=self.limits.image_run(vision))
         if not ragged:
             return Sight(axes=int(turned))
         past_window = vision.horizon == "prompt" and any(kind.window for kind in self.spec.kinds)

@@ -20,6 +20,7 @@ from jaxengine.model.feature_decoder import FeatureDecoder
 from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.model.vision.encoder import VisionEncoder
+from jaxengine.model.vision.picture_reader import PictureReader
 from jaxengine.ops import Ops
 from jaxengine.step.draft_functions import Draft
 from jaxengine.step.functions import Adapters, Backbone, Encode
@@ -90,6 +91,7 @@ class StepModel:
         see: See | None = None
         tower_leaves: list[Array] = []
         if spec.vision:
-            see, tower_leaves = See.of(VisionEncoder(spec, parameters, device, ops), page_size)
+            kind = PictureReader if spec.vision.cross else VisionEncoder
+            see, tower_leaves = See.of(kind(spec, parameters, device, ops), page_size)
         seen = see, tower_leaves
         return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter, draft, draft_leaves, *seen)

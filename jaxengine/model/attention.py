@@ -12,8 +12,9 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.norm import HeadNorm
+from jaxengine.model.norm import HeadNorm, Norm
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
 
 
@@ -50,6 +51,32 @@ class Attention(nnx.Module):
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
         return self.out(attended, adapters=batch.adapters), keys, values
+
+
+class PictureAttention(nnx.Module):
+    """x [T, hidden] → [T, hidden], attending to what the tower has made of pictures, which stays as it is: `keys` and
+    `values` are those of `PictureCaches`, and `batch` is its batch.
+    """
+
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
+        self.q = Linear.named("cross_q", get)
+        self.norm = Norm.named("cross_q_norm", NormSpec("rms", spec.norm.eps), get)
+        self.out = Linear.named("cross_out", get)
+        self.spec = AttentionSpec(kind.scale)
+        self.ops = ops
+
+    def __call__(
+        self,
+        x: Array,
+        keys: Array,
+        values: Array,
+        rope_tables: RopeTables | None,
+        bias: AttentionBias,
+        batch: StepBatch,
+    ) -> tuple[Array, Array, Array]:
+        q = self.norm(self.q(x, adapters=batch.adapters))  # [T, K, G, D]
+        read = self.ops.read(q, keys, values, batch, self.spec)
+        return self.out(read, adapters=batch.adapters), keys, values
 
 
 class CrossAttention(nnx.Module):

@@ -17,7 +17,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
-from jaxengine.model.image_rows import ImageRows
+from jaxengine.model.image_rows import Images, PictureCaches
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
@@ -76,18 +76,20 @@ class Decoder(nnx.Module):
         self.device = device
         self.ops = ops
         self.groups = groups or LayerGroups.of(spec)
+        self.cross = spec.cross_layers
         self.embedding = Embedding(spec, parameters.get)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
     def __call__(
-        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: ImageRows | None = None
+        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: Images | None = None
     ) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
         There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
-        layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches.
+        layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches. Without pictures
+        the layers that attend to them do nothing.
         """
         hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
         return hidden, layers
@@ -98,7 +100,7 @@ class Decoder(nnx.Module):
         layers: Layers,
         batches: Sequence[StepBatch],
         taps: Sequence[int],
-        images: ImageRows | None = None,
+        images: Images | None = None,
     ) -> tuple[Array, Layers, list[Array]]:
         """The same, and the residual streams [T, hidden] in front of the layers `taps`, of which the last may be one
         more than there are.
@@ -113,6 +115,11 @@ class Decoder(nnx.Module):
         for i, layer in enumerate(self.layers):
             if i in taps:
                 tapped.append(stream.sum().astype(dtype))
+            if i in self.cross:
+                if isinstance(images, PictureCaches):
+                    seen = (*images.layers[self.cross.index(i)], None, AttentionBias(), images.batch)
+                    stream, _, _ = run_layer(layer, stream, *seen)
+                continue
             table, cache = self.groups.layers[i]
             cache %= len(caches)
             rope = rope_tables[self.spec.kind(i).rope]

@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.model.image_rows import ImageRows
+from jaxengine.model.image_rows import Images
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops.weight import Weight
@@ -28,7 +28,7 @@ class Embedding(nnx.Module):
         self.positions = nnx.Param(get("positions")) if spec.embedding.positions else None
         self.norm = Norm.named("embedding_norm", spec.norm, get) if spec.embedding.norm else None
 
-    def __call__(self, ids: Array, position: Array, images: ImageRows | None = None) -> Array:
+    def __call__(self, ids: Array, position: Array, images: Images | None = None) -> Array:
         weight: Weight = self.rows.get_value()
         x = weight.rows(ids)  # [T, width]
         if self.scale != 1:

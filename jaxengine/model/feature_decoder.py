@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.drafter import DRAFTER, Eagle
 from jaxengine.model.decoder import Decoder, Layers
-from jaxengine.model.image_rows import ImageRows
+from jaxengine.model.image_rows import Images
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops import StepBatch
@@ -51,7 +51,7 @@ class FeatureDecoder(nnx.Module):
         self.fusion = Fusion(spec, parameters) if spec.taps else None
 
     def __call__(
-        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: ImageRows | None = None
+        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: Images | None = None
     ) -> tuple[Array, Layers]:
         *pairs, kept = layers
         hidden, caches, tapped = self.decoder.tapped(ids, pairs, batches, self.taps, images)

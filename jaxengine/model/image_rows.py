@@ -1,9 +1,17 @@
-"""What a model has seen, as its decoder reads it: rows that stand in for the embeddings of an image's tokens."""
+"""What a model has seen, as its decoder reads it: rows that stand in for the embeddings of an image's tokens, or keys
+and values for the layers that attend to pictures.
+"""
 
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
+
+from jaxengine.ops import StepBatch
+
+FAR = 1 << 24  # tokens: more than a text has
+KEYS = 256  # tables are as wide as a multiple of so many keys, which is what attention reads at once
 
 
 class ImageRows(NamedTuple):
@@ -30,3 +38,31 @@ class ImageRows(NamedTuple):
             return x
         added = self.rows[:, first : first + x.shape[1]].astype(x.dtype)
         return x + jnp.where(self.present[:, None], added, 0)
+
+
+class PictureCaches(NamedTuple):
+    """Keys and values [places, 1, K, D] of each layer that attends to pictures, and the batch that reads them."""
+
+    layers: list[tuple[Array, Array]]
+    batch: StepBatch
+
+    @classmethod
+    def of(cls, pool: list[tuple[Array, Array]], seen: Array, run: Array, places: int, batch: StepBatch) -> Self:
+        """Token t of `batch` sees the first seen[t] rows of its row of `run` i32 [R, W]; each has so many `places`.
+
+        Pictures lie in no order that a token's position has a place in, so all of them are ahead of it.
+        """
+        tables = (run[:, :, None] * places + jnp.arange(places, dtype=jnp.int32)).reshape(len(run), -1)
+        tables = jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % KEYS)))
+        position = batch.position - FAR
+        return cls(pool, replace(batch, position=position, tables=tables, horizon=seen * places, rope_position=None))
+
+    def embedded(self, x: Array) -> Array:
+        """Pictures stand in for no token."""
+        return x
+
+    def behind(self, layer: int, x: Array) -> Array:
+        return x
+
+
+Images = ImageRows | PictureCaches

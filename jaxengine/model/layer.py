@@ -1,6 +1,7 @@
 """One layer: attention and MLP branches of the residual stream, in any of the arrangements of `Block`.
 
-In a model with an encoder, a third branch between the two attends to the encoder's output.
+In a model with an encoder, a third branch between the two attends to the encoder's output. A layer that attends to
+pictures adds nothing to tokens that see none.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
-from jaxengine.model.attention import Attention, CrossAttention
+from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
@@ -42,10 +43,15 @@ class Layer(nnx.Module):
         self.residual_scale = spec.residual_scale
         self.attention_scale = nnx.Param(get("attention_scale")) if spec.layer_scale else None
         self.mlp_scale = nnx.Param(get("mlp_scale")) if spec.layer_scale else None
+        self.attention_gate = nnx.Param(get("attention_gate")) if kind.gated else None
+        self.mlp_gate = nnx.Param(get("mlp_gate")) if kind.gated else None
+        self.of_pictures = kind.cross
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
-        self.attention = Attention(spec, kind, get, ops)
-        self.attention_norm = norm("attention_norm", self.attention.qkv if alone else None)
+        attention = PictureAttention(spec, kind, get, ops) if kind.cross else Attention(spec, kind, get, ops)
+        first = attention.q if isinstance(attention, PictureAttention) else attention.qkv
+        self.attention = attention
+        self.attention_norm = norm("attention_norm", first if alone else None)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
@@ -65,7 +71,7 @@ class Layer(nnx.Module):
     ) -> tuple[ResidualStream, Array, Array]:
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
-        attended = _times(attended, self.attention_scale)
+        attended = self._gated(_times(attended, self.attention_scale), self.attention_gate, batch)
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
@@ -79,8 +85,18 @@ class Layer(nnx.Module):
 
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
         if isinstance(self.mlp, MixtureOfExperts):
-            return _times(self.mlp(x, batch.tokens, batch.adapters), self.mlp_scale)
-        return _times(self.mlp(x, batch.adapters), self.mlp_scale)
+            made = self.mlp(x, batch.tokens, batch.adapters)
+        else:
+            made = self.mlp(x, batch.adapters)
+        return self._gated(_times(made, self.mlp_scale), self.mlp_gate, batch)
+
+    def _gated(self, branch: Array, gate: nnx.Param[Array] | None, batch: StepBatch) -> Array:
+        """`branch` [T, hidden] through its gate [1], if it has one, and 0 for tokens that see no picture."""
+        if gate is not None:
+            branch = branch * jnp.tanh(gate[...])
+        if self.of_pictures:
+            branch = jnp.where(batch.kv_length[:, None] > 0, branch, 0)
+        return branch
 
     def _branch_input(self, stream: ResidualStream, norm: Norm | None) -> tuple[Array, Array]:
         """The residual stream with its branch added, and the next branch's input."""

@@ -68,8 +68,8 @@ def check_resume(request: Request, resume: Resume, limits: Description) -> None:
 
 
 def _check_ids(name: str, ids: Iterable[int], limits: Description) -> None:
-    """Raises ValueError where field `name` has an id outside the vocabulary."""
-    wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
+    """Raises ValueError where field `name` has an id outside the vocabulary. The image's may lie behind it."""
+    wrong = next((i for i in ids if not 0 <= i < limits.vocab_size and i != limits.image_token_id), None)
     if wrong is not None:
         raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
 

@@ -3,6 +3,7 @@
 The patches stay on the host, with the request: what the device has of them may be evicted, or lost with a step.
 """
 
+import bisect
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.rpc.limits import IMAGE_DIGEST_BYTES
+
+FOREVER = 2**31 - 1  # behind every text
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +72,60 @@ class EncodedImage:
 class PlacedImage:
     """An image of a sequence.
 
-    places: i32 [rows], indices in the prompt of the tokens that its rows stand in for, ascending.
+    places: i32 [rows], indices in the prompt of the tokens that its rows stand in for, ascending; or its one token.
+    first, until: the tokens from `first` on and before `until` need it in the pool.
     encoded: what the sequence holds of it in the pool.
     """
 
     image: Image
     places: np.ndarray
+    first: int
+    until: int
     encoded: EncodedImage | None = None
 
 
-def place(prompt: Ids[int], images: Ids[Image], token: int) -> list[PlacedImage]:
-    """`images` of `prompt`, in which a row stands in for every `token` in an image's span."""
+def place(prompt: Ids[int], images: Ids[Image], token: int, cross: bool = False) -> list[PlacedImage]:
+    """`images` of `prompt`, in which a row stands in for every `token` in an image's span.
+
+    With `cross` layers attend to images instead: a token to those that follow each other without a token between them,
+    the last such run that has begun, as far as it has (transformers' `get_cross_attention_token_mask`). The images of a
+    run come into the pool together.
+    """
     ids = np.asarray(prompt, np.int32)
     found = [(each, np.flatnonzero(ids[each.offset : each.end] == token)) for each in images]
-    return [PlacedImage(image, (image.offset + places).astype(np.int32)) for image, places in found]
+    spans = _runs(images) if cross else [(each.offset, each.end) for each in images]
+    return [
+        PlacedImage(image, (image.offset + places).astype(np.int32), *span)
+        for (image, places), span in zip(found, spans, strict=True)
+    ]
+
+
+def _runs(images: Ids[Image]) -> list[tuple[int, int]]:
+    """Of each image: where its run begins, and where the next one does."""
+    ends = {each.end for each in images}
+    starts = [each.offset for each in images if each.offset not in ends]
+    bounds = [*starts, FOREVER]
+    numbers = [bisect.bisect(starts, each.offset) for each in images]
+    return [(bounds[number - 1], bounds[number]) for number in numbers]
+
+
+def seen_rows(images: Ids[PlacedImage], start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """What layers that attend to images see of them in a prompt's tokens from `start` on, which are of one run or in
+    front of it: i32 [rows] of the pool, and how many of these, from the first on, each token sees, i32 [count].
+
+    Raises:
+        ValueError: an image has no rows.
+    """
+    seen = np.zeros(count, np.int32)
+    rows: list[np.ndarray] = []
+    for each in images:
+        if each.first >= start + count or start >= each.until or each.image.offset >= start + count:
+            continue
+        if each.encoded is None:
+            raise ValueError(f"the image at {each.image.offset} has no rows")
+        rows.append(each.encoded.rows)
+        seen[max(0, each.image.offset - start) :] += len(each.encoded.rows)
+    return np.concatenate(rows) if rows else np.empty(0, np.int32), seen
 
 
 def pool_rows(images: Ids[PlacedImage], start: int, count: int) -> np.ndarray:

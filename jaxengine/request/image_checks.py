@@ -5,7 +5,7 @@ Gathers clamp: an image with too few rows, or places without an image, would be 
 
 from collections.abc import Sequence as Ids
 
-from jaxengine.architecture.picture import check_picture, rows_of
+from jaxengine.architecture.picture import check_picture, places_of
 from jaxengine.architecture.vision import Vision
 from jaxengine.request.image import Image, PlacedImage, place
 from jaxengine.request.interface import Description
@@ -68,9 +68,9 @@ def _check_rows(name: str, placed: PlacedImage, vision: Vision) -> None:
         check_picture(vision, placed.image.shape)
     except ValueError as error:
         raise ValueError(f"{name}.tiles: {error}") from error
-    rows = rows_of(vision, placed.image.shape)
-    if len(placed.places) != rows:
-        raise ValueError(f"{name} has {len(placed.places)} places in the prompt for its {rows} rows")
+    places = places_of(vision, placed.image.shape)
+    if len(placed.places) != places:
+        raise ValueError(f"{name} has {len(placed.places)} places in the prompt for its {places} rows")
 
 
 def _check_size(name: str, placed: Ids[PlacedImage], limits: Description) -> None:

@@ -83,6 +83,7 @@ class Sequence:
         start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
             token alone. The sequence's page table begins with the pages of the encoder input.
         image_token: for a model that sees: the id in whose places rows of images stand.
+        cross: layers of it attend to images instead, see `place`.
 
     A resumed request begins as one that was preempted: what it has been answered stands behind its prompt.
     """
@@ -95,10 +96,11 @@ class Sequence:
         adapter: LoadedAdapter | None = None,
         *,
         image_token: int | None = None,
+        cross: bool = False,
     ) -> None:
         self.request = request
         self.adapter = adapter
-        self.image_token = image_token
+        self.image_token, self.cross = image_token, cross
         self.adapter_slot: int | None = None  # of the device's stacks; with a slot for the sequence it has this too
         self.passed_by = 0  # later requests with adapters that were begun while it waited for a slot of the stacks
         self.params: SamplingParams = request.params
@@ -110,7 +112,9 @@ class Sequence:
         self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = len(self.tokens)
-        self.images: list[PlacedImage] = [] if image_token is None else place(prompt, request.images, image_token)
+        self.images: list[PlacedImage] = []
+        if image_token is not None:
+            self.images = place(prompt, request.images, image_token, cross)
         self.max_length = self.prompt_length + self.params.max_tokens  # `length` never exceeds it
         self.tokens += request.resume.generated if request.resume else ()
         self.length = len(self.tokens)
@@ -150,7 +154,9 @@ class Sequence:
         """
         start_token = self.tokens[0] if self.encoder_input else None
         for _ in range(1, beams.search.width):
-            beam = Sequence(self.request, self.arrival, start_token, self.adapter, image_token=self.image_token)
+            beam = Sequence(
+                self.request, self.arrival, start_token, self.adapter, image_token=self.image_token, cross=self.cross
+            )
             self.members.append(beam)
         for member in self.members:
             member.members, member.beams = self.members, beams

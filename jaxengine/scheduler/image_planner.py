@@ -10,6 +10,10 @@ two can wait for each other.
 
 Where an image's tokens see what is behind them the chunk that begins their part has all of it: an image, or a prompt.
 What a cached page holds of it was computed so, hence a chunk may begin in the middle.
+
+Where layers attend to images, a sequence holds those of a run from the chunk that begins it until what is behind the
+run sees the next one, or until it ends. It takes all of them at once, and a chunk has tokens of one run. So what has
+been said of those that wait holds here too: whoever waits for a run holds nothing as soon as its steps are complete.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +23,8 @@ from typing import Any
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.architecture.vision import Horizon
 from jaxengine.cache.image_pool import ImagePool
-from jaxengine.request.image import PlacedImage
-from jaxengine.request.plan import Plan
+from jaxengine.request.image import FOREVER, PlacedImage
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Request, Sequence
 
 
@@ -30,10 +34,12 @@ class ImagePlanner:
         rows: of the device's pool.
         horizon: of the model's `Vision`.
         fits: whether one step can encode these pictures.
+        run: the most rows that layers attend to at once; 0 = none does, and rows stand in for tokens.
     """
 
-    def __init__(self, rows: int, horizon: Horizon, fits: Callable[[Items[PictureShape]], bool]) -> None:
+    def __init__(self, rows: int, horizon: Horizon, fits: Callable[[Items[PictureShape]], bool], run: int = 0) -> None:
         self.pool = ImagePool(rows)
+        self.run = run
         self.horizon = horizon
         self.fits = fits
         self.start_counting()
@@ -66,6 +72,10 @@ class ImagePlanner:
         plan.images_wait |= blocked
         return count
 
+    def may_lengthen(self, row: Row) -> bool:
+        """Whether what follows the tokens of `row` may be of the same row: not where layers attend to other images."""
+        return not self.run or row.start + row.count < self._run_end(row.sequence, row.start)
+
     def _reach(self, sequence: Sequence, start: int, count: int, free: int, plan: Plan) -> tuple[int, bool]:
         """`reach`, and whether an image bounds it for which there is no room."""
         if count < 1 or not self.bounds(sequence):
@@ -73,7 +83,7 @@ class ImagePlanner:
         end = self._uncut(sequence, start, start + count, start + free)
         blocked = self._first_without_room(sequence, start, end, plan)
         if blocked is not None:
-            end = start if self.horizon == "prompt" else max(start, blocked.image.offset)
+            end = start if self.horizon == "prompt" else max(start, blocked.first)
         return end - start, blocked is not None
 
     def _hold(self, sequence: Sequence, start: int, count: int, plan: Plan) -> None:
@@ -86,7 +96,7 @@ class ImagePlanner:
                 each.encoded = self.pool.hold(each.image.key)  # the same picture twice
                 self.reused += each.encoded is not None
             if each.encoded is None:
-                each.encoded = self.pool.place(each.image.key, len(each.places))
+                each.encoded = self.pool.place(each.image.key, self._rows(each))
                 self.encoded += 1
                 plan.encodes.append((each.image, each.encoded.rows))
 
@@ -99,7 +109,15 @@ class ImagePlanner:
                 if image.offset < end < image.end:
                     whole = image.end if image.end <= limit else start
                     return image.offset if image.offset > start else whole
-        return end
+        return min(end, self._run_end(sequence, start)) if self.run else end
+
+    def _run_end(self, sequence: Sequence, start: int) -> int:
+        """Where the run ends that a token at `start` sees; the first one, in front of it."""
+        return next((each.until for each in sequence.images if start < each.until), FOREVER)
+
+    def _rows(self, placed: PlacedImage) -> int:
+        """How many of the pool's an image takes."""
+        return len(placed.image.shape.tiles) if self.run else len(placed.places)
 
     def _first_without_room(self, sequence: Sequence, start: int, end: int, plan: Plan) -> PlacedImage | None:
         """The first image of these tokens that cannot be in the pool when `plan` runs."""
@@ -112,19 +130,27 @@ class ImagePlanner:
             if self.pool.is_held(key) or key in counted:
                 continue
             counted.add(key)
-            rows += len(each.places)
+            rows += self._rows(each)
             if key not in self.pool.images:
                 pictures.append(each.image.shape)
             room = self.pool.available if room is None else room
-            if rows > room or not self.fits(pictures):
+            whole = self.run > 0 and not plan.encodes  # a run may take more calls than the step has room for
+            if rows > room or not (whole or self.fits(pictures)):
                 return each
         return None
+
+    def share(self, parent: Sequence, child: Sequence) -> None:
+        """`child`, a beam of the same prompt, holds from now on what `parent` does."""
+        for each, own in zip(parent.images, child.images, strict=True):
+            if each.encoded is not None and own.encoded is None:
+                each.encoded.holders += 1
+                own.encoded = each.encoded
 
     # --- giving back ----------------------------------------------------------------------------------------------
 
     def passed(self, sequence: Sequence, position: int) -> None:
         """The steps that compute `sequence` up to `position` are complete: it needs no image before this any more."""
-        self._release(each for each in sequence.images if each.image.end <= position)
+        self._release(each for each in sequence.images if each.until <= position)
 
     def release(self, sequence: Sequence) -> None:
         """No step computes `sequence` any more, or not before it is admitted again."""
@@ -162,6 +188,16 @@ class ImagePlanner:
         if self.horizon != "token" and max(spans, default=0) > longest:
             name = "prompt" if together else "images"
             raise ValueError(f"{name} has {max(spans)} tokens together, more than the {longest} that one step computes")
+        if self.run:
+            self._check_runs(request)
+
+    def _check_runs(self, request: Request) -> None:
+        tiles, end = 0, -1
+        for image in request.images:
+            tiles = len(image.shape.tiles) + (tiles if image.offset == end else 0)
+            end = image.end
+            if tiles > self.run:
+                raise ValueError(f"images has {tiles} tiles without a token between them, more than {self.run}")
 
 
 def no_images() -> ImagePlanner:
@@ -172,5 +208,5 @@ def no_images() -> ImagePlanner:
 def _missing(sequence: Sequence, start: int, end: int) -> Iterator[PlacedImage]:
     """The images in these tokens that `sequence` does not hold."""
     for each in sequence.images:
-        if each.encoded is None and each.image.offset < end and start < each.image.end:
+        if each.encoded is None and each.first < end and start < each.until:
             yield each

@@ -201,7 +201,7 @@ class Scheduler:
     def _spend_rest(self, plan: Plan) -> None:
         """Lengthen the step's prefill chunks by the budget that is left, first come first served."""
         for row in plan.rows:
-            if not row.samples:
+            if not row.samples and self.images.may_lengthen(row):
                 start = row.start + row.count
                 left = row.sequence.length - start
                 more = min(self.token_budget - plan.tokens, left)
@@ -325,6 +325,7 @@ class Scheduler:
         for parent, child in moves:
             forks.append(self.tables.fork(members[parent], members[child]))
             members[child].become(members[parent])
+            self.images.share(members[parent], members[child])
         for member, branch in zip(members, first.beams.branches, strict=True):
             member.tokens.append(branch.last.id)
             member.length += 1

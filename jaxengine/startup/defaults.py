@@ -35,6 +35,7 @@ IMAGE_TILES, LARGE_TILE, QUARTERS = 17, 1024, 4
 # 3.2 megapixels, without attention.
 GPU_IMAGE_PATCHES, CPU_IMAGE_PATCHES = 16384, 4096
 IMAGE_ROWS = 8192
+CROSS_TILES = 64
 PROMPT_TOKENS = 256  # beside a picture, of a prompt that must be computed in one step
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
 
@@ -81,6 +82,8 @@ def _image_patches(options: EngineOptions, vision: Vision, device: DeviceTraits)
     usual = CPU_IMAGE_PATCHES if device.on_host else GPU_IMAGE_PATCHES
     tile = math.prod(vision.tile) if vision.tile else 1
     asked = options.max_image_patches
+    if vision.tower.tiles:
+        tile *= vision.tower.tiles
     if asked is not None:
         return -(-asked // tile) * tile
     if vision.pinpoints:
@@ -88,19 +91,29 @@ def _image_patches(options: EngineOptions, vision: Vision, device: DeviceTraits)
     if not vision.tile and vision.tower.positions == "bucketised":
         return max(usual, (1 + QUARTERS) * math.prod(vision.tower.grid))
     most = usual // tile
-    return tile * (max(most, IMAGE_TILES) if 1 < tile <= LARGE_TILE else max(most, 1))
+    return tile * (max(most, IMAGE_TILES) if not vision.tower.tiles and 1 < tile <= LARGE_TILE else max(most, 1))
 
 
 def _image_rows(options: EngineOptions, vision: Vision, patches: int) -> int:
     """Rows of the pool. Raises ValueError where the largest picture has more."""
     largest = see_shapes(vision, patches)[-1].rows
     asked = options.image_cache_tokens
+    if vision.cross:
+        return _cross_rows(asked, vision, largest)
     if asked is not None and asked < largest:
         raise ValueError(
             f"image_cache_tokens {asked} cannot hold the {largest} tokens that an image of max_image_patches {patches} "
             "may have"
         )
     return asked or max(2 * largest, IMAGE_ROWS)
+
+
+def _cross_rows(asked: int | None, vision: Vision, largest: int) -> int:
+    """The same, in tiles, whose rows layers attend to for as long as a request runs."""
+    tile = vision.tower.tokens
+    if asked is not None and asked < largest * tile:
+        raise ValueError(f"image_cache_tokens {asked} cannot hold the {largest * tile} tokens of {largest} tiles")
+    return asked // tile if asked else max(2 * largest, CROSS_TILES)
 
 
 def _whole_blocks(tokens: int) -> int:

@@ -87,11 +87,14 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
     return sum(math.prod(each.shape) * each.dtype.itemsize for each in state)
 
 
-def image_bytes(limits: Limits, spec: ModelSpec, dtype: str) -> int:
+def image_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:
     """Bytes of the pool of images on each device, and of the patches of two calls of the tower."""
     if spec.vision is None:
         return 0
     row = (1 + spec.vision.deepstack) * spec.hidden_size
+    if spec.vision.cross:
+        of_token = 2 * len(spec.cross_layers) * spec.num_kv_heads * spec.head_dim
+        row = spec.vision.tower.tokens * of_token // devices
     patches = CALLS_AHEAD * limits.see_shapes(spec.vision)[-1].patches * spec.vision.patch_values
     return (limits.image_rows * row + patches) * jnp.dtype(dtype).itemsize
 

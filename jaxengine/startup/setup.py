@@ -257,7 +257,7 @@ class Setup:
             tuning=0 if self.device.on_host else tuning_bytes(largest_bytes(self._weights()), self.place.memory_bytes),
             page=page_bytes(self.spec, page, self.cache_dtype, devices)
             + draft_page_bytes(self.drafter, page, self.dtype, devices),
-            images=image_bytes(limits, self.spec, self.dtype),
+            images=image_bytes(limits, self.spec, self.dtype, self.mesh.size),
         )
 
     def _weights(self) -> dict[str, Any]:
@@ -290,7 +290,12 @@ class Setup:
         if vision is None:
             return None
         largest = limits.see_shapes(vision)[-1]
-        return ImagePlanner(limits.image_rows, vision.horizon, lambda pictures: largest.holds(needed(vision, pictures)))
+        return ImagePlanner(
+            limits.image_rows,
+            vision.horizon,
+            lambda pictures: largest.holds(needed(vision, pictures)),
+            limits.image_run(vision),
+        )
 
     def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
         if self.speculation is None:

@@ -92,6 +92,8 @@ class SightFields(NamedTuple):
     image_row: Array | None  # [T], the row of the pool that stands in for its embedding, or NO_IMAGE
     horizon: Array | None  # [T], the last key that it sees and one more; 0 for its own
     rope: Array | None  # [3, T] by time, row and column; of a step that is not ragged [1, T], alike on all axes
+    seen: Array | None = None  # [T], how many rows of the pool it sees in layers that attend to pictures
+    run: Array | None = None  # [R, W], these rows of the pool, for the tokens of each row
 
 
 @dataclass(frozen=True)
@@ -101,20 +103,30 @@ class Sight:
     images, horizon: whether it has these.
     axes: how many rope positions a token has beside its own; 0 = none.
     past_window: whether windows hide nothing up to a token's horizon.
+    run: W, the most rows of the pool that layers attend to at once; 0 = no layer does.
     """
 
     images: bool = False
     horizon: bool = False
     axes: int = 0
     past_window: bool = False
+    run: int = 0
 
     @property
     def of_token(self) -> int:
         """Numbers of a token."""
-        return self.images + self.horizon + self.axes
+        return self.images + self.horizon + self.axes + (self.run > 0)
 
-    def fields(self, packed: Array) -> SightFields:
-        """i32 [of_token · T] → the fields."""
+    @property
+    def pool(self) -> bool:
+        """Whether the step reads the pool."""
+        return self.images or self.run > 0
+
+    def fields(self, packed: Array, rows: int) -> SightFields:
+        """i32 [of_token · T + run · R] → the fields, of a step of `rows`."""
+        if self.run:
+            seen, run = packed[: -rows * self.run], packed[-rows * self.run :]
+            return SightFields(None, None, None, seen, run.reshape(rows, self.run))
         lines = packed.reshape(self.of_token, -1)
         first = self.images + self.horizon
         return SightFields(
@@ -168,18 +180,22 @@ class StepShape:
         """Where each section of the buffer ends."""
         tokens, rows = len(TokenFields._fields) * self.tokens, len(RowFields._fields) * self.rows
         samples, updates = len(SampleFields._fields) * self.samples, len(TableUpdates._fields) * self.updates
-        return list(accumulate((1, tokens, rows, samples, updates, self.sight.of_token * self.tokens)))
+        return list(
+            accumulate(
+                (1, tokens, rows, samples, updates, self.sight.of_token * self.tokens, self.sight.run * self.rows)
+            )
+        )
 
     def sections(self, packed: Array) -> Sections:
         """i32 [size] → its sections."""
-        real, tokens, rows, samples, updates, _ = self._ends
+        real, tokens, rows, samples, updates, *_ = self._ends
         return Sections(
             packed[0],
             TokenFields(*packed[real:tokens].reshape(-1, self.tokens)),
             RowFields(*packed[tokens:rows].reshape(-1, self.rows)),
             packed[rows:samples].reshape(len(SampleFields._fields), self.samples),
             TableUpdates(*packed[samples:updates].reshape(-1, self.updates)),
-            self.sight.fields(packed[updates:]) if self.sight.of_token else BLIND,
+            self.sight.fields(packed[updates:], self.rows) if self.sight.of_token else BLIND,
         )
 
 

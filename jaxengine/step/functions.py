@@ -15,11 +15,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.drafter import Drafter
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
-from jaxengine.model.image_rows import ImageRows
+from jaxengine.model.image_rows import ImageRows, Images, PictureCaches
 from jaxengine.ops import StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.step import sampling
@@ -179,12 +180,13 @@ class Backbone(Split):
         layers: Layers,
         slot_state: SlotState,
         packed: Array,
-        pool: Array | None = None,
+        pool: Any = None,
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
         """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
         [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens.
 
-        `pool` [rows, (1 + deepstack)·h] is what a model has seen, for a step whose tokens may be of images.
+        `pool` is what a model has seen, for a step whose tokens may be of images or whose layers attend to any, see
+        `step/see.py`.
         """
         decoder: Decoder = self.merged(leaves, adapters)
         step = Unpacked.of(shape, slot_state, packed)
@@ -192,16 +194,22 @@ class Backbone(Split):
         if decoder.spec.encoder is not None:
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
-        if pool is None or step.sight.image_row is None:
-            hidden, layers = decoder(ids, layers, batches)
-        else:
-            hidden, layers = decoder(ids, layers, batches, ImageRows.of(pool, step.sight.image_row))
+        hidden, layers = decoder(ids, layers, batches, *_seen(decoder.spec, pool, step.sight, batches[0]))
         slot_state = slot_state._replace(table=step.table)
         if not shape.ragged:  # sample i is of token i
             return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids), hidden, None
         token, field = step.packed_samples[TOKEN], jnp.arange(step.packed_samples.shape[0])[:, None]
         packed_samples = jnp.where(field == PREVIOUS, ids[token], step.packed_samples)  # `set` takes a GPU kernel more
         return layers, slot_state, packed_samples, hidden[token], hidden
+
+
+def _seen(spec: ModelSpec, pool: Any, sight: SightFields, batch: StepBatch) -> list[Images]:
+    """What the step's tokens see of `pool`, if the step has it."""
+    if pool is None or spec.vision is None:
+        return []
+    if sight.seen is not None and sight.run is not None:
+        return [PictureCaches.of(pool, sight.seen, sight.run, spec.vision.tower.tokens, batch)]
+    return [] if sight.image_row is None else [ImageRows.of(pool, sight.image_row)]
 
 
 def sample_greedy(

@@ -1,13 +1,15 @@
 """What a model sees: pictures through its tower, into the pool of rows that later steps take in place of embeddings.
 
-The pool lives on the device, [rows, (1 + deepstack)·hidden], and which of its rows are whose is the host's knowledge. A
-call reads several pictures, of one request or of several; padding writes nothing.
+The pool lives on the device, [rows, (1 + deepstack)·hidden], and which of its rows are whose is the host's knowledge.
+Where layers attend to pictures it is keys and values for each, [rows · tokens of a tile, 1, K, D]. A call reads several
+pictures, of one request or of several; padding writes nothing.
 Legend: P patches of d numbers, R rows.
 """
 
 import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -16,10 +18,13 @@ from jaxengine.architecture.picture import PictureShape
 from jaxengine.architecture.vision import Vision
 from jaxengine.model.vision.encoder import VisionEncoder
 from jaxengine.model.vision.packing import EncodeShape, field_shapes, pack_pictures
+from jaxengine.model.vision.picture_reader import PictureReader
+from jaxengine.ops.cache import stored
 from jaxengine.request.image import Image
 from jaxengine.step.functions import Split
 
 Encode = tuple[Image, np.ndarray]  # a picture, and the rows of the pool that it gets, i32 [its rows]
+Pool = Array | list[tuple[Array, Array]]
 SeeArrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # patches, fields and rows, as `See` takes them
 
 
@@ -27,12 +32,20 @@ class See(Split):
     """Pictures through the tower: the pool with their rows written."""
 
     def __call__(
-        self, shape: EncodeShape, leaves: list[Array], pool: Array, patches: Array, fields: Array, rows: Array
-    ) -> Array:
+        self, shape: EncodeShape, leaves: list[Array], pool: Pool, patches: Array, fields: Array, rows: Array
+    ) -> Pool:
         """patches [P, d], `fields` as `pack_pictures` made them, rows i32 [R]: where in the pool each row goes; those
         beyond it are dropped.
         """
-        encoder: VisionEncoder = self.merged(leaves, {})
+        encoder: VisionEncoder | PictureReader = self.merged(leaves, {})
+        if isinstance(encoder, PictureReader):
+            size = encoder.vision.tower.tokens
+            places = (rows[:, None] * size + jnp.arange(size, dtype=jnp.int32)).ravel()
+            made = encoder(shape, patches, fields)
+            return jax.tree.map(
+                lambda held, new: held.at[places, 0].set(stored(new, held.dtype), mode="drop"), pool, made
+            )
+        assert isinstance(pool, Array)
         return pool.at[rows].set(encoder(shape, patches, fields).astype(pool.dtype), mode="drop")
 
 

@@ -1,7 +1,10 @@
 """Fills the one buffer that a step uploads with what the host knows of the step's tokens, rows and samples."""
 
+from typing import Any
+
 import numpy as np
 
+from jaxengine.request.image import seen_rows
 from jaxengine.request.plan import Row
 from jaxengine.request.samplers import ORDER
 from jaxengine.request.sequence import Sequence
@@ -30,13 +33,16 @@ from jaxengine.step.sampler_slot import needs_sampler_state
 from jaxengine.step.samples import Samples
 from jaxengine.step.sight import BLINDFOLD, SequenceSight
 
+NEW = -1  # in place of how many rows of the pool a slot's sequence sees, until that is known
+
 
 class SlotFields:
     """The host's copy of each slot's row and sample fields, written when a sequence takes the slot. A step gathers
     columns of it.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, run: int = 0) -> None:
+        """`run`: as of `Sight`."""
         self.sink = slots
         self.packed_rows = np.zeros((len(RowFields._fields), slots + 1), np.int32)
         self.packed_samples = np.zeros((len(SampleFields._fields), slots + 1), np.int32)
@@ -47,12 +53,15 @@ class SlotFields:
         self.min_length = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
         self.sights = [BLINDFOLD] * (slots + 1)
         self.rope_shift = np.zeros(slots + 1, np.int32)
+        self.seen = np.full(slots + 1, NEW, np.int32)  # rows of the pool that layers attend to behind what is computed
+        self.runs = np.zeros((slots + 1, run), np.int32)  # these
 
     def fill(self, sequence: Sequence, sight: SequenceSight = BLINDFOLD) -> None:
         """`sequence` took its slot."""
         slot, params = sequence.slot, sequence.params
         assert slot is not None
         self.sights[slot], self.rope_shift[slot] = sight, sight.shift
+        self.seen[slot] = NEW
         self.rows.rope_length[slot] = sequence.rope_length
         self.rows.encoder_length[slot] = len(sequence.encoder_input)
         self.rows.adapter[slot] = 0 if sequence.adapter_slot is None else sequence.adapter_slot + 1
@@ -66,11 +75,21 @@ class SlotFields:
         self.samples.queue_low[slot], self.samples.queue_high[slot] = np.array([queue], np.uint64).view(np.int32)
         self.min_length[slot] = sequence.prompt_length + params.min_tokens
 
+    def see(self, sequence: Sequence, start: int, count: int) -> np.ndarray:
+        """i32 [count]: how many rows of the pool each token of `sequence` from `start` on sees in layers that attend to
+        pictures. From now on the slot has what the last of them sees.
+        """
+        rows, seen = seen_rows(sequence.images, start, count)
+        slot = sequence.slot
+        self.runs[slot, : len(rows)], self.seen[slot] = rows, len(rows)
+        return seen
+
 
 class Upload:
     """A step's buffer while the host fills it; as made, a step of nothing but padding."""
 
     def __init__(self, shape: StepShape, sink_slot: int, table_width: int) -> None:
+        self.ragged = shape.ragged
         self.buffer = np.zeros(shape.size, np.int32)
         sections = shape.sections(self.buffer)  # type: ignore[arg-type]
         _, self.tokens, self.rows, self.packed_samples, self.updates, self.sight = sections
@@ -103,6 +122,8 @@ class Upload:
 
     def _add_sight(self, rows: list[Row], end: np.ndarray, slots: SlotFields) -> None:
         """What a model that sees must know besides. Behind a prompt that is its shift alone: no row is looked at."""
+        if self.sight.seen is not None:
+            self._add_run(self.sight.seen, self.sight.run, rows, end.tolist(), slots)
         if self.sight.rope is not None:
             used = int(end[-1])
             shift = slots.rope_shift[self.rows.slot[self.tokens.row[:used]]]
@@ -116,7 +137,7 @@ class Upload:
 
     def _add_prompt_sight(self, row: Row, first: int, sight: SequenceSight) -> None:
         """Of a row that begins in a prompt, whose tokens lie from `first` on."""
-        image_row, horizon, rope = self.sight
+        image_row, horizon, rope, *_ = self.sight
         here = slice(row.start, row.start + row.count)
         if image_row is not None and row.sequence.images:
             image_row[first : first + row.count] = row.image_rows
@@ -126,6 +147,16 @@ class Upload:
         if rope is not None:
             turned = sight.rope[:, here]
             rope[:, first : first + turned.shape[1]] = turned
+
+    def _add_run(self, seen: Any, run: Any, rows: list[Row], ends: list[int], slots: SlotFields) -> None:
+        """What layers attend to of pictures. It stays as the slots have it while every row is one token of no image."""
+        slot = self.rows.slot[: len(rows)]
+        for i in range(len(rows)) if self.ragged else np.flatnonzero(slots.seen[slot] == NEW).tolist():
+            row, end = rows[i], ends[i]
+            seen[end - row.count : end] = slots.see(row.sequence, row.start, row.count)
+        if not self.ragged:
+            seen[: len(rows)] = slots.seen[slot]
+        run[: len(rows)] = slots.runs[slot]
 
     def add_samples(self, samples: Samples, slots: SlotFields) -> None:
         """The samples of the rows that were added, in order; at most as many as the shape has."""

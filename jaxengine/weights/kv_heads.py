@@ -16,6 +16,7 @@ from jaxengine.architecture.parameters import Parameter, ParameterSource, parame
 from jaxengine.architecture.weight_format import Component, StoredWeight
 
 AXIS = "kv_heads"
+KEYS_AND_VALUES = 2
 
 Index = tuple[slice, ...]
 Read = Callable[[Index], np.ndarray]
@@ -58,13 +59,18 @@ class ReplicatedSource:
         axis = parameter.axes.index(AXIS)
         heads = range(*index[axis].indices(parameter.shape[axis]))
         whole = np.concatenate([self._head(parameter, read, axis, index, head) for head in heads], axis=axis)
-        return whole[(*(slice(None),) * (axis + 1), index[axis + 1])]
+        return whole[(*(slice(None),) * (axis + 1), index[axis + 1])] if axis + 1 < whole.ndim else whole
 
     def _head(self, parameter: Parameter, read: Read, axis: int, index: Index, head: int) -> np.ndarray:
-        """One head of the new numbering: its share of the queries, then what follows them: the key, the value."""
+        """One head of the new numbering: its share of the queries, then what follows them: the key, the value.
+
+        Where keys and values lie apart there are no queries.
+        """
         original, share = divmod(head, self.copies)
         wanted = (*index[:axis], slice(original, original + 1), slice(None), *index[axis + 2 :])
         piece = read(wanted)
+        if axis == 1 and parameter.axes[0] is None and parameter.shape[0] == KEYS_AND_VALUES:
+            return piece
         group = self.spec.group
         followers = parameter.shape[axis + 1] - group
         queries = np.arange(share * group, (share + 1) * group)

@@ -43,6 +43,10 @@ QWEN = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
+MLLAMA: dict[str, Any] = {"attention_heads": 16, "hidden_size": 1280, "image_size": 560, "intermediate_size": 5120}
+MLLAMA |= {"intermediate_layers_indices": [3, 7, 15, 23, 30], "max_num_tiles": 4, "model_type": "mllama_vision_model"}
+MLLAMA |= {"num_global_layers": 8, "num_hidden_layers": 32, "patch_size": 14, "vision_output_dim": 7680}
+RATIOS = [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]
 LLAMA, MISTRAL = {"model_type": "llama"}, {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma-3-4b-it": {"model_type": "gemma3", "image_token_index": 262144, "mm_tokens_per_image": 256}
@@ -63,6 +67,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     | {"vision_feature_layer": -2, "vision_feature_select_strategy": "default"},
     "llava-v1.6-mistral-7b-hf": {"model_type": "llava_next", "image_token_index": 32000, "vision_config": CLIP}
     | {"text_config": MISTRAL, "image_grid_pinpoints": PINPOINTS, "vision_feature_layer": -2},
+    "Llama-3.2-11B-Vision": {"model_type": "mllama", "image_token_index": 128256}
+    | {"text_config": {"model_type": "mllama_text_model", "hidden_size": 4096}}
+    | {"vision_config": {**MLLAMA, "supported_aspect_ratios": RATIOS, "norm_eps": 1e-05, "hidden_act": "gelu"}},
     "Mistral-Small-3.1-24B": {"model_type": "mistral3", "image_token_index": 10, "text_config": MISTRAL}
     | {
         "vision_config": {"model_type": "pixtral", "head_dim": 64, "hidden_act": "silu", "image_size": 1540}
@@ -95,6 +102,7 @@ SEES: dict[str, Read] = {
     "InternVL3-38B-hf": (3200, 45, 128, 12800, "gelu", "rms", 1e-6, "learned", (32, 32), 2, "token"),
     "llava-1.5-7b-hf": (1024, 23, 64, 4096, "quick_gelu", "layer", 1e-5, "learned", (24, 24), 1, "token"),
     "llava-v1.6-mistral-7b-hf": (1024, 23, 64, 4096, "quick_gelu", "layer", 1e-5, "learned", (24, 24), 1, "token"),
+    "Llama-3.2-11B-Vision": (1280, 32, 80, 5120, "gelu", "layer", 1e-5, "learned", (40, 40), 1, "token"),
     "Mistral-Small-3.1-24B": (1024, 24, 64, 4096, "silu", "rms", 1e-5, "none", (), 2, "token"),
     "paligemma-3b-pt-224": (1152, 27, 72, 4304, "gelu_tanh", "layer", 1e-6, "learned", (16, 16), 1, "prompt"),
     "pixtral-12b": (1024, 24, 64, 4096, "silu", "rms", 1e-5, "none", (), 1, "token"),

@@ -38,7 +38,7 @@ def proofs(model_type: str) -> set[str]:
     zoo = {name for name, fields in (ZOO | SEQ2SEQ).items() if fields["model_type"] == model_type}
     llamas = {name: {"model_type": "llama", **fields} for name, fields in TINY.items()}
     tiny = {name for name, fields in llamas.items() if fields["model_type"] == model_type}
-    others = {"baichuan": set(BAICHUAN), "gpt2": {SANTACODER}}
+    others = {"baichuan": set(BAICHUAN), "gpt2": {SANTACODER}, "mllama_text_model": {"mllama"}}
     return zoo | tiny | others.get(model_type, set())
 
 

@@ -44,6 +44,7 @@ from tests.shapes import (
     GPT2,
     GPT_OSS_20B,
     H200,
+    LLAMA3_2_11B,
     LLAMA_8B,
     LLAMA_70B,
     LLAVA_NEXT_7B,
@@ -350,6 +351,9 @@ PROGRAMS = {
     "see_qwen2_5": lambda: see(
         dataclasses.replace(cut(LLAMA_8B, 1), vision=QWEN2_5_EYES), 1, EncodeShape(5476, 1, 1369, 100)
     ),
+    "decode_mllama": lambda: decode(cut(LLAMA3_2_11B), 1, rows=64),
+    "mixed_mllama": lambda: mixed(cut(LLAMA3_2_11B), 1),
+    "see_mllama": lambda: see(cut(LLAMA3_2_11B), 1, EncodeShape(6400, 1, 4)),
     "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
     "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
     "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),

@@ -51,6 +51,14 @@ def test_devices_sum_once_for_each_branch(facts: FactsByProgram) -> None:
     assert found == {"all-reduce": 2 * CLIP_L_336.num_layers + 1}  # and the connector's
 
 
+@pytest.mark.parametrize("program", ["decode_mllama", "mixed_mllama", "see_mllama"])
+def test_layers_read_pictures_where_they_lie(facts: FactsByProgram, program: str) -> None:
+    """The pool is as large as a cache: nothing copies it, or a part of it, and the host launches one graph."""
+    found = facts[program]
+    assert found["aliased"] == found["donated"] > 0
+    assert (found["copies"], found["rewrites"], found["launched"]) == ([], [], ["CommandBuffer"])
+
+
 @pytest.mark.parametrize("program", ["decode_seeing", "decode_by_axes"])
 def test_behind_a_prompt_a_model_that_sees_costs_what_others_do(facts: FactsByProgram, program: str) -> None:
     assert facts[program] | {"lowered": 0} == facts["decode_4_layers"] | {"lowered": 0}

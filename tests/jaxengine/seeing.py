@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image as Pictures
 
-from jaxengine.architecture.picture import rows_of
+from jaxengine.architecture.picture import places_of
 from jaxengine.architecture.vision import Vision
 from jaxengine.engine.engine import Engine
 from jaxengine.request.event import Token
@@ -47,7 +47,7 @@ class SeenPrompt:
         places, images = [i for i, id in enumerate(ids) if id == IMAGE], []
         for picture in pictures:
             seen = reference.see(picture)
-            own, places = places[: (rows := rows_of(vision, seen.shape))], places[rows:]
+            own, places = places[: (rows := places_of(vision, seen.shape))], places[rows:]
             digest = hashlib.sha256(seen.patches.tobytes()).digest()
             images.append(Image(digest, own[0], own[-1] - own[0] + 1, seen.shape, seen.patches))
         assert not places

@@ -7,6 +7,7 @@ from gateway.images.kinds.internvl import InternVL
 from gateway.images.kinds.kind import Kind
 from gateway.images.kinds.llava import Llava
 from gateway.images.kinds.llava_next import LlavaNext
+from gateway.images.kinds.mllama import Mllama
 from gateway.images.kinds.paligemma import PaliGemma
 from gateway.images.kinds.pixtral import Pixtral
 from gateway.images.kinds.qwen_vl import QwenVL
@@ -23,6 +24,7 @@ KINDS: tuple[type[Kind], ...] = (
     Idefics2,
     InternVL,
     PaliGemma,
+    Mllama,
 )
 TRIAL = 1000  # pixels on each side of a picture that any kind can plan
 

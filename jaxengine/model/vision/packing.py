@@ -19,6 +19,7 @@ from jaxengine.architecture.picture import PictureShape, rows_of, tile_rows, til
 from jaxengine.architecture.vision import Vision
 from jaxengine.model.vision.interpolation import NEIGHBOURS
 from jaxengine.model.vision.places import merged_squares, table_rows, tile_neighbours, tile_places
+from jaxengine.model.vision.tiled_packing import picture_tokens, tiled_fields
 from jaxengine.model.vision.windows import most_windows, window_count, windows_of
 
 LEAST = 256  # patches of the smallest shape, of pictures of any size
@@ -42,7 +43,10 @@ class EncodeShape:
 
 
 def needed(vision: Vision, pictures: Sequence[PictureShape]) -> EncodeShape:
-    """The least shape that holds these pictures together."""
+    """The least shape that holds these pictures together. Where tiles see each other a picture is one segment."""
+    if vision.tower.tiles:
+        tiles = sum(len(picture.tiles) for picture in pictures)
+        return EncodeShape(sum(picture.patches for picture in pictures), len(pictures), tiles)
     return EncodeShape(
         sum(picture.patches for picture in pictures),
         sum(len(picture.tiles) for picture in pictures),
@@ -56,7 +60,11 @@ def encode_shapes(vision: Vision, largest: EncodeShape) -> tuple[EncodeShape, ..
 
     Tiles of one size come in powers of two. Pictures of any size have steps of a factor of four in patches.
     """
-    if vision.tile:
+    if vision.tower.tiles:
+        tiles = vision.tower.tiles
+        each = math.prod(vision.tile) * tiles
+        shapes = [EncodeShape(n * each, n, n * tiles) for n in _powers(1, largest.segments, 2)]
+    elif vision.tile:
         each = math.prod(vision.tile)
         counts = _powers(1, largest.segments, 2)
         shapes = [EncodeShape(n * each, n, _most_rows(vision, n * each, n)) for n in counts]
@@ -110,7 +118,11 @@ def field_shapes(vision: Vision, shape: EncodeShape) -> dict[str, tuple[int, ...
     """
     tower = vision.tower
     tokens = tower_tokens(vision, shape)
-    made: dict[str, tuple[int, ...]] = {"lengths": (shape.segments,)}
+    made: dict[str, tuple[int, ...]]
+    if tower.tiles:
+        made = {"lengths": (2 * shape.segments,), **dict.fromkeys(("source", "position", "tile"), (tokens,))}
+        return {**made, "merge": (connector_rows(vision, shape), 1)}
+    made = {"lengths": (shape.segments,)}
     if tower.window:
         made["windows"] = (shape.windows,)
     if tower.class_token or tower.window:
@@ -129,11 +141,15 @@ def field_shapes(vision: Vision, shape: EncodeShape) -> dict[str, tuple[int, ...
 
 def tower_tokens(vision: Vision, shape: EncodeShape) -> int:
     """T of a call."""
+    if vision.tower.tiles:
+        return shape.segments * picture_tokens(vision)
     return shape.patches + shape.segments * vision.tower.class_token
 
 
 def connector_rows(vision: Vision, shape: EncodeShape) -> int:
     """M of a call."""
+    if vision.tower.tiles:
+        return shape.rows * vision.tower.tokens
     return shape.patches if vision.rows == "unpadded" or vision.resampler else shape.rows
 
 
@@ -156,7 +172,10 @@ def pack_pictures(vision: Vision, shape: EncodeShape, pictures: Sequence[Picture
     if not shape.holds(need := needed(vision, pictures)):
         raise ValueError(f"pictures that need {need} do not fit {shape}")
     tiles = [tile for picture in pictures for tile in picture.tiles]
-    parts = _tokens(vision, shape, tiles) | {"merge": _merge(vision, tiles)}
+    if vision.tower.tiles:
+        parts = tiled_fields(vision, shape.patches, pictures)
+    else:
+        parts = _tokens(vision, shape, tiles) | {"merge": _merge(vision, tiles)}
     if vision.rows == "unpadded":
         parts["rows"] = _unpadded_rows(vision, shape, pictures)
     shapes = field_shapes(vision, shape)

@@ -100,7 +100,7 @@ def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attention
     flat, inputs = q.reshape(-1, dim), flatten(keys, values, batch, AttentionBias())
     if batch.ragged:
         out = attend_tiles(problem, flat, inputs, batch)
-        out = attend_rows(problem, flat, inputs, single_rows(batch), out)
+        out = attend_rows(problem, flat, inputs._replace(horizon=None), single_rows(batch), out)
     else:
         out = read_step(problem, flat, inputs, batch)
     return out.reshape(q.shape)

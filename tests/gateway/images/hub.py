@@ -83,6 +83,10 @@ HUB: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "pixtral",
         {"": {"image_size": 1024}, "preprocessor_config.json": {"size": {"longest_edge": 1024}}},
     ),
+    "llama-3.2-vision": (
+        "mllama",
+        {"": {"image_size": 560}, "preprocessor_config.json": {"size": {"height": 560, "width": 560}}},
+    ),
     "mistral-small-3.1": (
         "mistral3",
         {"": {"image_size": 1540}, "preprocessor_config.json": {"size": {"longest_edge": 1540}}},

@@ -54,6 +54,8 @@ def patches(name: str, picture: Image.Image, patch: int) -> tuple[list[tuple[int
     if "image_grid_thw" in found:
         return [tuple(found["image_grid_thw"][0, 1:].tolist())], pixels.numpy()
     tiles = pixels.reshape(-1, *pixels.shape[-3:])  # [T, 3, H, W]
+    if "num_tiles" in found:
+        tiles = tiles[: found["num_tiles"][0][0]]
     grids, parts = [], []
     masks = found.get("pixel_attention_mask")
     for number, tile in enumerate(tiles):

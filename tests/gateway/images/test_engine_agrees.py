@@ -9,7 +9,7 @@ import pytest
 from convert.families.multimodal import MODELS, eyes_of
 from convert.source import configuration
 from gateway.images.processor import ImageProcessor
-from jaxengine.architecture.picture import check_picture, rows_of
+from jaxengine.architecture.picture import check_picture, places_of
 from jaxengine.architecture.vision import Vision
 from tests.gateway.images.hub import HUB, hub_directory
 from tests.gateway.images.models import directory
@@ -40,7 +40,7 @@ def check(target: Path, number: int) -> None:
         for detail in ("low", "high"):
             plan = processor.plan(*size, detail)
             check_picture(vision, plan.shape)
-            assert rows_of(vision, plan.shape) == plan.rows
+            assert places_of(vision, plan.shape) == plan.rows
 
 
 @pytest.mark.parametrize("name", SEEN)

@@ -94,7 +94,7 @@ def test_a_picture_of_another_size_than_planned_is_refused() -> None:
 
 
 BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
-    ("llava", "config.json", {"model_type": "mllama"}, "config.json: images of model_type 'mllama' are not served"),
+    ("llava", "config.json", {"model_type": "llama4"}, "config.json: images of model_type 'llama4' are not served"),
     (
         "llava",
         "preprocessor_config.json",

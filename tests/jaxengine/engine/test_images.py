@@ -59,7 +59,7 @@ class Seeing:
         np.testing.assert_allclose(logprob_rows(found), expected[-1 - len(found) : -1], atol=TOLERANCE)
 
 
-@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl", "gemma3"])
+@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl", "gemma3", "mllama"])
 def seeing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compile_cache: None
 ) -> Iterator[Seeing]:
