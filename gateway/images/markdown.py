@@ -15,7 +15,9 @@ def cut(text: str, most: int, *, located: bool = False) -> tuple[list[str], list
     It takes time in proportion to the text: a regular expression for a whole link would begin anew behind every bracket
     that is open.
     """
-    texts, urls, at = [], [], 0
+    texts: list[str] = []
+    urls: list[str] = []
+    at = 0
     begins = _LOCATED if located else _ANY
     while len(urls) < most and (begin := begins.search(text, at)) and (end := text.find(END, begin.end())) >= 0:
         texts.append(text[at : begin.start()])

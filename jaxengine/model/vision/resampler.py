@@ -17,6 +17,7 @@ from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
+from jaxengine.model.attention import Attention
 from jaxengine.model.decoder import run_layer
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.norm import Norm
@@ -52,6 +53,7 @@ class Resampler(nnx.Module):
         stream = ResidualStream(jnp.tile(latents.astype(context.dtype), (lengths.size, 1)))
         for layer, norm in zip(self.layers, self.context_norms, strict=True):
             order = layer.attention_norm.order  # the product takes its inputs in this order
+            assert isinstance(layer.attention, Attention)
             qkv = layer.attention.qkv(in_order(norm(context), None if order is None else order[...]))
             keys, values = write(keys, qkv[:, :, -2], read), write(values, qkv[:, :, -1], read)
             stream, keys, values = run_layer(layer, stream, keys, values, None, AttentionBias(), batch)
