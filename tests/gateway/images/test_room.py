@@ -24,7 +24,7 @@ from tests.gateway.images.hub import HUB, hub_directory
 from tests.gateway.images.models import directory
 from tests.gateway.images.reference import patches, sides
 from tests.gateway.images.test_engine_agrees import vision_of
-from tests.shapes import LLAMA_8B
+from tests.shapes import LLAMA3_2_11B, LLAMA_8B
 from tests.tiny_vision import SEEN
 from tests.vision_references import noise
 
@@ -40,7 +40,8 @@ def opened(name: str, room: Room) -> ImageProcessor:
 @pytest.mark.parametrize("name", [name for name, (recipe, _) in HUB.items() if recipe not in ANY_SIZE])
 def test_by_default_the_engine_has_room_for_what_checkpoints_cut_into_tiles(name: str, tmp_path: Path) -> None:
     target = hub_directory(name, tmp_path)
-    seeing = replace(LLAMA_8B, vision=vision_of(target))
+    vision = vision_of(target)
+    seeing = replace(LLAMA3_2_11B if vision.cross else LLAMA_8B, vision=vision)
     limits, processor = derive_limits(EngineOptions(), seeing, CPU), ImageProcessor.open(target)
     for size in [(4000, 4000), (4000, 3000), (900, 4000), (700, 700)]:
         assert Room(limits.image_patches, limits.image_rows).holds(processor.plan(*size, "high"))
