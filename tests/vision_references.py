@@ -134,6 +134,23 @@ class Reference:
         ids: list[int] = self.processor(text=[text], images=images, return_tensors="pt")["input_ids"][0].tolist()
         return ids
 
+    def chat(self, parts: Sequence[str | Image.Image]) -> list[int]:
+        """The ids of a user's texts and pictures, as the checkpoint's template writes them."""
+        content = [
+            {"type": "text", "text": each} if isinstance(each, str) else {"type": "image", "image": each}
+            for each in parts
+        ]
+        found = self.processor.apply_chat_template(
+            [{"role": "user", "content": content}],
+            chat_template=template(self.directory),
+            tokenize=True,
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        ids: list[int] = found["input_ids"][0].tolist()
+        return ids
+
     @torch.no_grad()
     def logits(self, ids: Sequence[int], pictures: Sequence[Image.Image], prompt: int | None = None) -> np.ndarray:
         """Logits behind every id, computed without a cache: f32 [len(ids), vocabulary]. `prompt`: how many of the ids

@@ -17,7 +17,7 @@ from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.servers import Server, serving
 from tests.tiny_vision import write_vision
-from tests.vision_references import Reference, mark, noise, template
+from tests.vision_references import Reference, mark, noise
 
 pytestmark = pytest.mark.slow
 
@@ -53,23 +53,6 @@ class Seeing:
         body = {"messages": [{"role": "user", "content": content}], "max_tokens": TOKENS, "temperature": 0, **fields}
         return self.post("/v1/chat/completions", **body, return_token_ids=True, ignore_eos=True)
 
-    def prompt(self, *parts: str | Image.Image) -> list[int]:
-        """transformers' ids of that chat."""
-        content = [
-            {"type": "text", "text": each} if isinstance(each, str) else {"type": "image", "image": each}
-            for each in parts
-        ]
-        found = self.reference.processor.apply_chat_template(
-            [{"role": "user", "content": content}],
-            chat_template=template(self.reference.directory),
-            tokenize=True,
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
-        ids: list[int] = found["input_ids"][0].tolist()
-        return ids
-
     def assert_greedy(self, prompt: list[int], answered: list[int], *parts: str | Image.Image) -> None:
         """Each token is the likeliest to transformers, or as likely."""
         pictures = [each.convert("RGB") for each in parts if not isinstance(each, str)]
@@ -101,7 +84,7 @@ CHATS: list[tuple[str | Image.Image, ...]] = [
 def test_a_chat_about_pictures_is_answered_as_transformers(seeing: Seeing, number: int) -> None:
     answer = seeing.chat(*CHATS[number])
     assert answer.status_code == 200, answer.text
-    prompt = seeing.prompt(*CHATS[number])
+    prompt = seeing.reference.chat(CHATS[number])
     assert answer.json()["prompt_token_ids"] == prompt
     seeing.assert_greedy(prompt, answer.json()["choices"][0]["token_ids"], *CHATS[number])
     assert answer.json()["usage"]["prompt_tokens"] == len(prompt)
@@ -125,7 +108,7 @@ def test_pictures_of_neighbours_do_not_mix(seeing: Seeing) -> None:
         answers = list(pool.map(lambda parts: seeing.chat(*parts), CHATS * 2))
     for parts, answer in zip(CHATS * 2, answers, strict=True):
         assert answer.status_code == 200, answer.text
-        seeing.assert_greedy(seeing.prompt(*parts), answer.json()["choices"][0]["token_ids"], *parts)
+        seeing.assert_greedy(seeing.reference.chat(parts), answer.json()["choices"][0]["token_ids"], *parts)
 
 
 def test_a_picture_that_cannot_be_decoded_harms_its_request_alone(seeing: Seeing) -> None:

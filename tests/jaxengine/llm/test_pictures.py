@@ -16,7 +16,7 @@ from jaxengine.llm.pictures import Pictures
 from tests.engine_mock import MockEngine, MockOptions
 from tests.gateway.seeing import data_url
 from tests.tiny_vision import write_vision
-from tests.vision_references import Reference, mark, noise, template
+from tests.vision_references import Reference, mark, noise
 
 pytestmark = pytest.mark.slow
 
@@ -29,23 +29,6 @@ TOLERANCE = 1e-3  # of logits in float32
 class Seeing:
     llm: LLM
     reference: Reference
-
-    def chat_ids(self, content: list[Any]) -> list[int]:
-        """transformers' of a user's texts and pictures."""
-        parts = [
-            {"type": "text", "text": each} if isinstance(each, str) else {"type": "image", "image": each}
-            for each in content
-        ]
-        found = self.reference.processor.apply_chat_template(
-            [{"role": "user", "content": parts}],
-            chat_template=template(self.reference.directory),
-            tokenize=True,
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
-        ids: list[int] = found["input_ids"][0].tolist()
-        return ids
 
     def assert_answered(self, made: Completion, prompt: list[int], *pictures: Image.Image) -> None:
         assert made.prompt_ids == prompt
@@ -84,7 +67,7 @@ def test_a_chat_takes_a_picture_in_every_form(seeing: Seeing, tmp_path: Path, fo
         "bytes": {"type": "image", "image": png()},
     }[form]
     [made] = seeing.llm.chat([{"role": "user", "content": [given, "What is there?"]}], GREEDY, use_tqdm=False)
-    seeing.assert_answered(made, seeing.chat_ids([WIDE, "What is there?"]), WIDE)
+    seeing.assert_answered(made, seeing.reference.chat([WIDE, "What is there?"]), WIDE)
 
 
 def test_pictures_of_several_chats_are_not_mixed_up(seeing: Seeing) -> None:
@@ -92,7 +75,7 @@ def test_pictures_of_several_chats_are_not_mixed_up(seeing: Seeing) -> None:
     made = seeing.llm.chat([[{"role": "user", "content": each}] for each in contents], GREEDY, use_tqdm=False)
     for each, content in zip(made, contents, strict=True):
         pictures = [part for part in content if not isinstance(part, str)]
-        seeing.assert_answered(each, seeing.chat_ids(content), *pictures)
+        seeing.assert_answered(each, seeing.reference.chat(content), *pictures)
 
 
 def test_a_prompt_in_vllms_words_has_pictures_where_it_says_or_in_front(seeing: Seeing) -> None:
