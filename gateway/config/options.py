@@ -144,7 +144,7 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     max_image_pixels: int = option(1 << 24, values.whole(1, 1 << 28), "most pixels of an image, width times height")
     max_image_memory: int = option(
         4 << 30,
-        values.whole(1),
+        values.whole(1, 1 << 48),
         "bytes that requests of an HTTP process may hold of their images: bodies, files and what the engine is sent; a "
         "request beyond is answered 429",
     )
