@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.images.picture import ReadPrompt
 from gateway.routes.kobold import generate
 from tests.gateway.asgi_client import pace
 from tests.gateway.fixtures import HELLO, ServedApp, serve
@@ -82,12 +83,12 @@ async def test_an_aborted_generation_answers_what_it_has() -> None:
 async def test_a_generation_is_aborted_while_its_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, read = asyncio.Event(), asyncio.Event()
 
-    async def slowly(*_: Any) -> list[int]:
+    async def slowly(*_: Any) -> ReadPrompt:
         reading.set()
         await read.wait()
-        return [1, 2]
+        return ReadPrompt([1, 2])
 
-    monkeypatch.setattr(generate, "prompt_ids", slowly)
+    monkeypatch.setattr(generate, "read_prompt", slowly)
     async with serve() as app:
         for path in (GENERATE, STREAM):
             reading.clear()
