@@ -91,11 +91,11 @@ def _given(error: Any) -> str:
 
 
 def _field(location: tuple[int | str, ...]) -> str:
-    """`("stop", "list[str]", 0)` as `stop[0]`: the names of union branches mean nothing to a client."""
+    """`("stop", "list[str]", 0)` as `stop[0]`: names of types and classes, a union's branches, mean nothing to a client."""
     path = ""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+        elif part.isidentifier() and not part[0].isupper() and part not in ("str", "int", "float", "bool"):
             path += f".{part}" if path else part
     return path[:100]

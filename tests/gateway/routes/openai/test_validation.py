@@ -75,7 +75,11 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"messages": None}, ["messages"]),
     ({"messages": [{"role": "user"}]}, ["messages[0]", "content"]),
     ({"messages": [{"content": "lo"}]}, ["messages[0].role"]),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, ["content[0]", "text"]),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, ["content[0]", "text"]),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        ["image_url.url: is required"],
+    ),
     ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, ["messages[0]", "audio"]),
     ({"messages": [{"role": "system", "content": "lo", "tools": [{}]}]}, ["messages[0]", "tools"]),
     ({"messages": [{"role": "user", "content": "lo", "task": "query"}]}, ["messages[0]", "task"]),
