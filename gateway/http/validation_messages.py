@@ -91,7 +91,7 @@ def _given(error: Any) -> str:
 
 
 def _field(location: tuple[int | str, ...]) -> str:
-    """`("stop", "list[str]", 0)` as `stop[0]`: names of types and classes, a union's branches, mean nothing to a client."""
+    """`("stop", "list[str]", 0)` as `stop[0]`: the types and classes of a union mean nothing to a client."""
     path = ""
     for part in location:
         if isinstance(part, int):
