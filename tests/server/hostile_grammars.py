@@ -14,10 +14,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +26,7 @@ import httpx
 from jaxengine.grammar.grammar import Grammar
 from tests.jaxengine.grammar.hostile import grammars
 from tests.processes import NO_CERTIFICATES, PATIENCE
-from tests.server.eight_streams import rate
+from tests.server.eight_streams import rate, rate_beside
 from tests.servers import Server, descendants, serving
 
 SENDERS = 4
@@ -82,23 +81,6 @@ def held(server: Server) -> float:
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * 4096 / 2**20
 
 
-async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float]:
-    """The rate of the streams while `bodies` are sent over and over, and how many were sent in a second."""
-    streaming = True
-
-    def until_done() -> Iterator[dict[str, Any]]:
-        for sent in cycle(bodies):
-            if not streaming:
-                return
-            yield sent
-
-    began = time.perf_counter()
-    flood = asyncio.create_task(send(url, until_done()))
-    tokens = await rate(url, TOKENS)
-    streaming = False
-    return tokens, len(await flood) / (time.perf_counter() - began)
-
-
 async def measure(server: Server, rounds: int) -> None:
     memory = held(server)
     answers = await send(server.url, map(body, grammars()))
@@ -116,7 +98,7 @@ async def measure(server: Server, rounds: int) -> None:
     for _ in range(rounds):
         for name, bodies in floods.items():
             before = await rate(server.url, TOKENS)
-            during, sent = await beside(server.url, bodies)
+            during, sent, _ = await rate_beside(server.url, TOKENS, bodies, send)
             shares[name].append(2 * during / (before + await rate(server.url, TOKENS)))
             print(f"{name}: {shares[name][-1]:.2f} of the streams' rate beside {sent:.0f} a second", flush=True)
     print(*(f"{name} {median(measured):.2f}" for name, measured in shares.items()), f"MiB {held(server):.0f}")

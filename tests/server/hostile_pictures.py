@@ -12,11 +12,9 @@ import base64
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -27,7 +25,7 @@ import httpx
 from tests.gateway.images.hostile_pictures import all_files, noise, saved
 from tests.gateway.images.models import directory
 from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher
-from tests.server.eight_streams import rate
+from tests.server.eight_streams import rate, rate_beside
 from tests.tiny_vision import IMAGE
 
 SENDERS = 4
@@ -70,24 +68,6 @@ async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[int]:
     return statuses
 
 
-async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float, Counter[int]]:
-    """The rate of the streams while `bodies` are sent over and over, how many were sent a second, and their answers."""
-    streaming = True
-
-    def until_done() -> Iterator[dict[str, Any]]:
-        for sent in cycle(bodies):
-            if not streaming:
-                return
-            yield sent
-
-    began = time.perf_counter()
-    flood = asyncio.create_task(send(url, until_done()))
-    tokens = await rate(url, TOKENS)
-    streaming = False
-    statuses = await flood
-    return tokens, len(statuses) / (time.perf_counter() - began), Counter(statuses)
-
-
 async def measure(url: str, rounds: int) -> None:
     files = [data for _, data in all_files()]
     Random(1).shuffle(files)
@@ -99,11 +79,11 @@ async def measure(url: str, rounds: int) -> None:
     for _ in range(rounds):
         for name, bodies in floods.items():
             before = await rate(url, TOKENS)
-            during, sent, answers = await beside(url, bodies)
+            during, sent, answers = await rate_beside(url, TOKENS, bodies, send)
             shares[name].append(2 * during / (before + await rate(url, TOKENS)))
             print(
                 f"{name}: {shares[name][-1]:.2f} of {before:.0f} tokens a second beside {sent:.1f} a second,"
-                f" {dict(answers)}",
+                f" {dict(Counter(answers))}",
                 flush=True,
             )
     print(*(f"{name} {median(measured):.2f}" for name, measured in shares.items()))
