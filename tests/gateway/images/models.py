@@ -14,9 +14,16 @@ from tests.tiny_vision_prompts import write_prompt_files
 
 
 @functools.cache
+def _parent() -> tempfile.TemporaryDirectory[str]:
+    """Of all directories of this process; removed at its end."""
+    return tempfile.TemporaryDirectory(prefix="models-that-see-")
+
+
+@functools.cache
 def directory(name: str) -> Path:
     """The recipe `name` of `tests.tiny_vision`: configuration, tokenizer, chat template and processor files."""
-    target = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    target = Path(_parent().name) / name
+    target.mkdir()
     fields = json.loads(json.dumps(SEEN[name]))
     transformers.AutoConfig.for_model(**fields).save_pretrained(target)
     write_prompt_files(target, name)
