@@ -1,4 +1,8 @@
-"""Every way to see through the whole engine: a prompt with two pictures in chunks, and one behind a cached prefix."""
+"""Every way to see through the whole engine: a prompt with two pictures in chunks, one behind a cached prefix, one with
+a single picture, one with none.
+
+How prompts are cut and shared otherwise is in `tests/jaxengine/engine/test_images.py`.
+"""
 
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from tests.vision_references import Reference, noise
 pytestmark = pytest.mark.slow
 
 TEXT = "describe {} and then this one: {} these images"
+OTHERS = ("What is {} there?", "Two rivers end.")
 BUDGET = {"paligemma": 128}  # its prompts are computed in one step
 
 
@@ -38,7 +43,11 @@ def test_the_engine_s_logits_are_transformers(name: str, tmp_path: Path) -> None
     assert answer.cached_tokens == (len(prompt.ids) - 1) // 16 * 16
     assert_seen(engine, prompt, answer)
     after = engine.stats()
-    assert after.images_encoded == 2 and after.compiles_after_warmup == before.compiles_after_warmup
+    assert after.images_encoded == 2
+    for number, text in enumerate(OTHERS, start=4):
+        prompt = SeenPrompt.of(reference, vision, text, [noise(31, 90, 1)] * text.count("{}"))
+        assert_seen(engine, prompt, alone(engine, prompt.ask(number, max_tokens=6, **whole)))
+    assert engine.stats().compiles_after_warmup == before.compiles_after_warmup
     engine.close()
 
 

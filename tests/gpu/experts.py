@@ -61,6 +61,7 @@ FULL = (
 )
 TINY = (Shape("tiny", 128, 128, 8, 2), Shape("tiny gpt-oss", 128, 128, 8, 2, ClampedGate()))
 TOKENS = (1, 4, 16, 32, 128, 512, 2048)
+TRIED = ("floats", "int4", "mxfp4")  # of a tiny model
 
 
 def run(record: Record, scale: Scale) -> None:
@@ -68,8 +69,9 @@ def run(record: Record, scale: Scale) -> None:
     sizes = TOKENS if full else TOKENS[:3]
     for shape in FULL if full else TINY:
         for name, format in shape.held.items():
-            with record.part(f"experts of {shape.name} in {name}"), interpreted_on_a_cpu():
-                measure(record, shape, scale, sizes[::3] if format else sizes, name)
+            if full or name in TRIED:
+                with record.part(f"experts of {shape.name} in {name}"), interpreted_on_a_cpu():
+                    measure(record, shape, scale, sizes[::3] if format else sizes, name)
 
 
 def interpreted_on_a_cpu() -> Any:
