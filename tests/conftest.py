@@ -38,8 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The default model behind every route. The first time on a machine, it is fetched. It holds gigabytes, so not
-    for longer than a module, and one at a time however many processes share the tests."""
-    with locked(shared_cache.ROOT / "smollm2"), serving(tmp_path_factory.mktemp("smollm2")) as server:
+    for longer than a module, and two at a time however many processes share the tests."""
+    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
+    with locked(shared_cache.ROOT / f"smollm2-{place}"), serving(tmp_path_factory.mktemp("smollm2")) as server:
         server.wait_ready()
         yield server
 
