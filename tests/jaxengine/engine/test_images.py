@@ -80,6 +80,12 @@ def test_logits_are_transformers_wherever_a_picture_stands(seeing: Seeing, text:
     assert chunks == 1 if len(prompt.ids) <= CHUNK else chunks > 1
 
 
+def test_pictures_one_behind_another_are_seen_together_and_those_behind_a_text_alone(seeing: Seeing) -> None:
+    prompt = seeing.prompt("A dog {}{} {} is what? {}", WIDE, TALL, ODD, WIDE)
+    whole = {"prompt_logprobs": True, "logprobs": seeing.tokens}
+    seeing.assert_answered(prompt, alone(seeing.engine, prompt.ask(1, max_tokens=6, **whole)))
+
+
 def test_two_pictures_are_seen_in_their_order(seeing: Seeing) -> None:
     prompts = [seeing.prompt(TWO, *pictures) for pictures in ((WIDE, TALL), (TALL, WIDE), (WIDE, WIDE))]
     answers = [alone(seeing.engine, each.ask(1, max_tokens=4, logprobs=seeing.tokens)) for each in prompts]
