@@ -199,9 +199,10 @@ def test_an_answer_that_another_engine_began_goes_on(seeing: Seeing) -> None:
     assert alone(seeing.engine, begun).ids == whole.ids[4:]
 
 
-def test_drafts_behind_pictures_are_verified_where_their_tokens_turn(tmp_path: Path, compile_cache: None) -> None:
-    """Steps that verify have several tokens of a row, whose rope positions are not their own."""
-    made = Seeing(tmp_path, "qwen2_5_vl", speculate=3, every_bucket=True)
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "mllama"])
+def test_drafts_behind_pictures_are_verified_by_what_they_see(name: str, tmp_path: Path, compile_cache: None) -> None:
+    """Steps that verify have several tokens of a row, whose rope positions are not their own, or that see pictures."""
+    made = Seeing(tmp_path, name, speculate=3, every_bucket=True)
     prompts = [made.prompt(BEHIND, WIDE), made.prompt(TWO, ODD, TALL)]
     requests = asked(made, prompts, tokens=20)
     with drafting(made.engine, plain(made.engine, requests)) as drafts:
