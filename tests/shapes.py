@@ -105,7 +105,7 @@ MLLAMA_TOWER = Tower(
     tiles=4,
     global_layers=8,
 )
-MLLAMA_EYES = Vision(MLLAMA_TOWER, Connector(), 128256, 14, 588, features=(4, 8, 16, 24, 31), cross=True)
+MLLAMA_EYES = Vision(MLLAMA_TOWER, Connector(), 128256, 14, 588, features=(3, 7, 15, 23, 30), cross=True)
 PICTURES = LayerKind(None, cross=True, gated=True)
 LLAMA3_2_11B = dataclasses.replace(
     LLAMA_8B,

@@ -65,6 +65,7 @@ class Reference:
         self.tiles: list[list[int]] = []  # of the last pictures, where layers attend to tiles
         if name == "mllama":
             _blind_in_front_of_pictures(self.model)
+            _features_in_front_of_layers(self.model)
 
     @functools.cached_property
     def processor(self) -> Any:
@@ -210,6 +211,19 @@ def _blind_in_front_of_pictures(model: Any) -> None:
 
             layer.register_forward_pre_hook(note, with_kwargs=True)
             layer.cross_attn.register_forward_hook(masked)
+
+
+def _features_in_front_of_layers(model: Any) -> None:
+    """Have the text read what chosen layers of the tower read, as in Meta's own code, with which the model was trained
+    (`ImageTransformer` of llama-models: `out.append(x)` in front of `x = r(x)`), and in transformers 4.45. Later ones
+    give it what these layers make.
+    """
+
+    def shifted(_: Any, args: Any, found: Any) -> Any:
+        found.hidden_states = (args[0], *found.hidden_states[:-1])
+        return found
+
+    model.model.vision_model.transformer.register_forward_hook(shifted)
 
 
 def _patches(tile: np.ndarray, rows: int, columns: int, side: int) -> np.ndarray:

@@ -94,9 +94,10 @@ def _tower(section: Config) -> Tower:
 
 
 def _features(section: Config, tower: Tower) -> tuple[int, ...]:
+    """What these layers read, as in Meta's own code: transformers 5 has what they make, which is a layer too far."""
     layers = section.get("intermediate_layers_indices")
     if not isinstance(layers, list) or not all(type(each) is int and 0 <= each < tower.num_layers for each in layers):
         raise section.error("intermediate_layers_indices", f"must be numbers of the {tower.num_layers} layers")
     if (1 + len(layers)) * tower.hidden_size != section.integer("vision_output_dim"):
         raise section.error("vision_output_dim", f"must be {1 + len(layers)} times hidden_size {tower.hidden_size}")
-    return tuple(each + 1 for each in layers)
+    return tuple(layers)

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.executor.shapes import Shapes
+from jaxengine.model.vision.segments import PAGE, scratch_pages
 
 LOGITS_HELD = 7.4  # f32 arrays of all logits of a step's samples
 SAMPLER_EXTRA = 12 << 20
 RESIDUALS = 3  # arrays as wide as the hidden state that live together
-CACHED = 2.5  # arrays as wide as a tower's heads: keys and values of a layer, on pages
+READ = 0.3  # arrays as wide as a tower's heads, beside keys and values, which lie on pages
+SIDE_BY_SIDE = 1.9  # arrays as wide as what chosen layers of a tower read, and what its last make
 SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 
@@ -51,13 +53,13 @@ def of_pictures(shapes: Shapes, devices: int) -> int:
     vision = shapes.spec.vision
     if vision is None:
         return 0
-    tower, patches = vision.tower, shapes.see_shapes()[-1].patches
+    tower, shape, heads = vision.tower, shapes.see_shapes()[-1], vision.tower.num_heads * vision.tower.head_dim
     width = RESIDUALS * tower.hidden_size + (3 if tower.gated else 1) * tower.ffn_size / devices
-    width += CACHED * tower.num_heads * tower.head_dim / devices
-    if vision.cross:  # what chosen layers make lies side by side, and becomes keys and values for all that read it
-        spec = shapes.spec
-        width += 2 * vision.feature_size + 2 * len(spec.cross_layers) * spec.num_kv_heads * spec.head_dim / devices
-    return int(patches * width * jnp.dtype(shapes.dtype).itemsize)
+    width += READ * heads / devices
+    if vision.cross:  # whose keys and values are written layer by layer
+        width += SIDE_BY_SIDE * vision.feature_size
+    cached = PAGE * scratch_pages(shape.patches, max(shape.segments, shape.windows))
+    return int((shape.patches * width + 2 * cached * heads / devices) * jnp.dtype(shapes.dtype).itemsize)
 
 
 def of_sampling(shapes: Shapes) -> int:

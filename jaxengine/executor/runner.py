@@ -156,6 +156,8 @@ class Runner:
         self._place_adapters(plan.placements)
         for sequence in plan.admitted:
             self._fill_slot(sequence)
+        for sequence in plan.sees_others:
+            self.fields.forget_seen(sequence)
         self._encode_images(plan.encodes)
         if plan.encoder_rows:
             shape = self.buckets.encode(plan)

@@ -35,7 +35,7 @@ class StepBatch:
     cross: "StepBatch | None" = None
     adapters: AdapterTokens | None = None  # None where no token has any
     rope_position: Array | None = None  # i32 [T], or [3, T] for ropes with axes: what rotates; None = position
-    horizon: Array | None = None  # [T] i32, of a ragged step: the last visible key + 1; 0 = the token's own
+    horizon: Array | None = None  # [T] i32, of prompts and pictures: the last visible key + 1; 0 = the token's own
     past_window: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property

@@ -66,6 +66,7 @@ class Plan:
     admitted: the sequences that took a slot in this step.
     placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
     encodes: images that the device must encode before the rows are computed, and i32 [rows] of the pool for each.
+    sees_others: the sequences that read images which they did not hold before.
     images_wait: an image of a request was left out because the pool or the encoder has no room for it in this step, so
         none of a later request begins.
     waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
@@ -79,6 +80,7 @@ class Plan:
     admitted: list[Sequence] = field(default_factory=list)
     placements: list[tuple[int, LoadedAdapter]] = field(default_factory=list)
     encodes: list[tuple[Image, np.ndarray]] = field(default_factory=list)
+    sees_others: list[Sequence] = field(default_factory=list)
     images_wait: bool = False
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
     ahead: bool = False

@@ -14,6 +14,7 @@ What a cached page holds of it was computed so, hence a chunk may begin in the m
 Where layers attend to images, a sequence holds those of a run from the chunk that begins it until what is behind the
 run sees the next one, or until it ends. It takes all of them at once, and a chunk has tokens of one run. So what has
 been said of those that wait holds here too: whoever waits for a run holds nothing as soon as its steps are complete.
+Neither does a beam that waits for the others of its search, of which one may have an earlier run before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -72,6 +73,13 @@ class ImagePlanner:
         plan.images_wait |= blocked
         return count
 
+    def lacks(self, sequence: Sequence) -> bool:
+        """Whether its next token sees images that it does not hold. A beam's may: it has begun with all tokens but this
+        one, or it has waited for other beams.
+        """
+        at = sequence.computed
+        return self.run > 0 and any(True for _ in _missing(sequence, at, at + 1))
+
     def may_lengthen(self, row: Row) -> bool:
         """Whether what follows the tokens of `row` may be of the same row: not where layers attend to other images."""
         return not self.run or row.start + row.count < self._run_end(row.sequence, row.start)
@@ -88,6 +96,7 @@ class ImagePlanner:
 
     def _hold(self, sequence: Sequence, start: int, count: int, plan: Plan) -> None:
         wanted = list(_missing(sequence, start, start + count))
+        plan.sees_others += [sequence] if wanted else []
         for each in wanted:  # first what is there, or what comes could take its place
             each.encoded = self.pool.hold(each.image.key)
             self.reused += each.encoded is not None
@@ -139,18 +148,16 @@ class ImagePlanner:
                 return each
         return None
 
-    def share(self, parent: Sequence, child: Sequence) -> None:
-        """`child`, a beam of the same prompt, holds from now on what `parent` does."""
-        for each, own in zip(parent.images, child.images, strict=True):
-            if each.encoded is not None and own.encoded is None:
-                each.encoded.holders += 1
-                own.encoded = each.encoded
-
     # --- giving back ----------------------------------------------------------------------------------------------
 
     def passed(self, sequence: Sequence, position: int) -> None:
         """The steps that compute `sequence` up to `position` are complete: it needs no image before this any more."""
         self._release(each for each in sequence.images if each.until <= position)
+
+    def rest(self, sequence: Sequence) -> None:
+        """`sequence` waits for the other beams of its search, which may need room for what is behind them."""
+        if not sequence.in_flight:
+            self._release(sequence.images)
 
     def release(self, sequence: Sequence) -> None:
         """No step computes `sequence` any more, or not before it is admitted again."""

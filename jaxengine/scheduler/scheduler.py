@@ -145,7 +145,11 @@ class Scheduler:
         for sequence in self.running:
             if sequence.computed < max(sequence.length - 1, sequence.images_end):
                 prefilling.append(sequence)
-            elif not (sequence.exhausted or sequence.computed == sequence.length):  # it waits for the other beams
+            elif sequence.exhausted or sequence.computed == sequence.length:  # it waits for the other beams
+                self.images.rest(sequence)
+            elif self.images.lacks(sequence):
+                prefilling.append(sequence)
+            else:
                 plan.add(Row(sequence, sequence.computed, 1, 1))
         for sequence in prefilling:
             self._add_chunk(sequence, plan)
@@ -325,7 +329,6 @@ class Scheduler:
         for parent, child in moves:
             forks.append(self.tables.fork(members[parent], members[child]))
             members[child].become(members[parent])
-            self.images.share(members[parent], members[child])
         for member, branch in zip(members, first.beams.branches, strict=True):
             member.tokens.append(branch.last.id)
             member.length += 1

@@ -75,6 +75,10 @@ class SlotFields:
         self.samples.queue_low[slot], self.samples.queue_high[slot] = np.array([queue], np.uint64).view(np.int32)
         self.min_length[slot] = sequence.prompt_length + params.min_tokens
 
+    def forget_seen(self, sequence: Sequence) -> None:
+        """`sequence`, which has a slot, sees other rows of the pool than in the step before."""
+        self.seen[sequence.slot] = NEW
+
     def see(self, sequence: Sequence, start: int, count: int) -> np.ndarray:
         """i32 [count]: how many rows of the pool each token of `sequence` from `start` on sees in layers that attend to
         pictures. From now on the slot has what the last of them sees.

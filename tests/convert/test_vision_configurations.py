@@ -124,6 +124,14 @@ def test_a_published_configuration_has_its_models_numbers(name: str) -> None:
     assert (*sizes, tower.norm.kind, tower.norm.eps, tower.positions, *seen) == SEES[name]
 
 
+def test_the_text_reads_what_chosen_layers_of_llama_3_2_vision_read() -> None:
+    """As Meta's code has it: the number of a layer is how many are in front of it."""
+    eyes = eyes_of(Config(PUBLISHED["Llama-3.2-11B-Vision"], "config.json"))
+    assert eyes is not None
+    vision = eyes.family.spec(eyes.config, 4096)
+    assert (vision.features, vision.feature_size) == ((3, 7, 15, 23, 30), 7680)
+
+
 def _hidden(config: Config) -> int:
     text = config.section("text_config")
     assert text is not None

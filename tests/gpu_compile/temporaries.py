@@ -15,13 +15,14 @@ from jaxengine.capacity.temporaries import estimated_temporaries, of_pictures, o
 from jaxengine.executor.compiler import Compiler
 from jaxengine.startup.memory import besides_arguments
 from tests.gpu_compile.h200 import once
-from tests.gpu_compile.programs import OPTIONS, compiler, cut
+from tests.gpu_compile.programs import BY_AXES, OPTIONS, compiler, cut
 from tests.shapes import (
     BLOOM_3B,
     FALCON_MAMBA_7B,
     FLAN_T5_XL,
     GEMMA2_9B,
     GPT_OSS_20B,
+    LLAMA3_2_11B,
     LLAMA_8B,
     LLAMA_70B,
     LLAVA_NEXT_7B,
@@ -51,7 +52,11 @@ CASES = {
     "Falcon-Mamba-7B": Case(FALCON_MAMBA_7B),
     "FLAN-T5-XL": Case(FLAN_T5_XL, longest=2048),
 }
-SEEING = {"LLaVA-NeXT-7B": Case(LLAVA_NEXT_7B)}
+SEEING = {
+    "LLaVA-NeXT-7B": Case(LLAVA_NEXT_7B),
+    "Qwen2.5-VL-7B": Case(BY_AXES),  # windows, each of which begins on a page of its own
+    "Llama-3.2-11B-Vision": Case(LLAMA3_2_11B),
+}
 
 
 def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def facts(case: Case) -> dict[str, Any]:
 
 
 def pictures(case: Case) -> dict[str, int]:
-    made = compiler(cut(case.spec, 2), case.devices, case.longest)
+    made = compiler(cut(case.spec), case.devices, case.longest)
     xla = _bytes(partial(made.lower_see, made.shapes.see_shapes()[-1]))
     return {"estimate": of_pictures(made.shapes, case.devices), "xla": xla}
 

@@ -15,7 +15,8 @@ from jaxengine.executor.page_table_mirror import PageTableMirror
 from jaxengine.request.image import EncodedImage
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from tests.jaxengine.fake_images import row_value
+from jaxengine.step.upload import NEW, SlotFields
+from tests.jaxengine.fake_images import beside, row_value
 from tests.jaxengine.fake_model import (
     NO_ADAPTER,
     content_after,
@@ -58,16 +59,18 @@ class FakeDevice:
 
     Args:
         whole: all tokens of a prompt see each other.
+        run: the most rows that layers attend to at once; 0 = none does, and rows stand in for tokens.
     """
 
     def __init__(
-        self, total: int, page_size: int, slots: int, rope_switch_length: int = 0, *, whole: bool = False
+        self, total: int, page_size: int, slots: int, rope_switch_length: int = 0, *, whole: bool = False, run: int = 0
     ) -> None:
         self.total = total
         self.page_size = page_size
         self.slots = slots
         self.longest = rope_switch_length or math.inf  # text that is not switched
-        self.whole = whole
+        self.whole, self.run_rows = whole, run
+        self.fields = SlotFields(slots, run)
         self.mirror = PageTableMirror(slots)
         self.poisoned: set[int] = set()  # ids of requests whose rows come out as NaN
         self.wipe()
@@ -89,12 +92,15 @@ class FakeDevice:
             assert sequence.slot is not None
             self.mirror.clear(sequence.slot)
             self.rope_length[sequence.slot] = sequence.rope_length
+            self.fields.fill(sequence)
+        for sequence in plan.sees_others:
+            self.fields.forget_seen(sequence)
         self._encode(plan)
         self._upload(plan.encoder_rows)
         for row in plan.encoder_rows:
             self._run_encoder(row.sequence)
         self._upload(plan.rows)
-        return [self._run_row(row) for row in plan.rows]
+        return [self._run_row(row, plan.decode_only) for row in plan.rows]
 
     def rows_of(self, image: EncodedImage) -> list[int]:
         """What the device has in the rows of `image`."""
@@ -157,10 +163,26 @@ class FakeDevice:
             page, offset = divmod(position, self.page_size)
             self.cells[pages[page]][offset] = content if finite else POISON
 
-    def _run_row(self, row: Row) -> Result:
+    def _seen(self, row: Row, decodes: bool) -> list[list[int]]:
+        """What the device has in the rows that each token of `row` sees, or that stands in for it."""
+        if not self.run_rows:
+            return [[] if i < 0 else [self.image_rows.get(i, UNWRITTEN)] for i in row.image_rows.tolist()]
+        fields, slot = self.fields, row.sequence.slot
+        assert slot is not None
+        known = decodes and fields.seen[slot] != NEW  # as `Upload` has it
+        seen = fields.seen[slot : slot + 1] if known else fields.see(row.sequence, row.start, row.count)
+        run = [self.image_rows.get(i, UNWRITTEN) for i in fields.runs[slot].tolist()]
+        return [run[:count] for count in seen.tolist()]
+
+    def _as_seen(self, token: int, rows: list[int]) -> int:
+        if self.run_rows:
+            return beside(token, rows)
+        return rows[0] if rows else token
+
+    def _run_row(self, row: Row, decodes: bool) -> Result:
         sequence, seed = row.sequence, row.sequence.params.seed or 0
-        rows = [UNWRITTEN if i < 0 else self.image_rows.get(i, UNWRITTEN) for i in row.image_rows.tolist()]
-        if POISON in rows:
+        seen = self._seen(row, decodes)
+        if any(POISON in rows for rows in seen):
             self.poisoned.add(sequence.request.id)
         finite, adapter = not self._is_poisoned(sequence), self.adapter(sequence)
         encoder_pages, own = self._uploaded(sequence)
@@ -168,7 +190,7 @@ class FakeDevice:
         known, sampled, content = row.ids, [], 0
         for position in range(row.start, row.start + row.count):
             token = known.pop(0) if known else self._last(sequence)
-            token = token if row.image_rows[position - row.start] < 0 else rows[position - row.start]
+            token = self._as_seen(token, seen[position - row.start])
             content = content_after(self._before(sequence, own, position), token, encoded, adapter)
             sampled.append(sample(seed, content))
             page, offset = divmod(position, self.page_size)

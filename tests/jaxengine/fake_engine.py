@@ -31,6 +31,7 @@ from tests.jaxengine.fake_device import FakeDevice, Result
 from tests.jaxengine.fake_images import IMAGE
 from tests.jaxengine.fake_model import EOS, START, VOCAB, Reference, in_table
 from tests.jaxengine.forced_drafts import ForcedDrafts
+from tests.jaxengine.image_invariants import rows_read
 from tests.jaxengine.invariants import PlanCheck
 from tests.jaxengine.page_reader import PageReader
 
@@ -73,6 +74,7 @@ class FakeEngine:
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
         self.whole = images is not None and images.horizon == "prompt"
+        self.run = images.run if images else 0
         tables = PageTables(
             self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache, whole_prompts=self.whole
         )
@@ -86,7 +88,7 @@ class FakeEngine:
             images=images,
         )
         self.scheduler.most_passing = MOST_PASSING
-        self.device = FakeDevice(pages, page_size, slots, rope_switch_length, whole=self.whole)
+        self.device = FakeDevice(pages, page_size, slots, rope_switch_length, whole=self.whole, run=self.run)
         self.answers = Answers([EOS])
         self.clock = 0.0
         self.steps: deque[Step] = deque()
@@ -147,6 +149,8 @@ class FakeEngine:
             self.scheduler.check(Request(0, prompt, SamplingParams(max_tokens=1, seed=0), images=tuple(images)))
         except ValueError:
             return False
+        if self.run:
+            return True
         rows = [len(each.places) for each in place(prompt, images, IMAGE)]
         return (sum(rows) if self.whole else max(rows, default=0)) <= self.scheduler.images.pool.total
 
@@ -181,7 +185,8 @@ class FakeEngine:
         self._learn(request)
         request = self._resumed(request, resumed)
         loaded = LoadedAdapter(adapter.encode(), {}) if adapter else None
-        sequence = Sequence(request, number, START if self.encoder else None, loaded, image_token=IMAGE)
+        start, cross = START if self.encoder else None, self.run > 0
+        sequence = Sequence(request, number, start, loaded, image_token=IMAGE, cross=cross)
         if search is not None:
             sequence.fan_out(self.answers.beams_of(search, params))
         self.sequences.append(sequence)
@@ -209,7 +214,12 @@ class FakeEngine:
         """Note the key, the ids and the contents of each full page that the request may ever offer."""
         adapter, size, switch = request.adapter.encode(), self.pool.page_size, self.scheduler.rope_switch_length
         reference = Reference(
-            request, encoder=self.encoder, adapter=adapter, rope_switch_length=switch, whole=self.whole
+            request,
+            encoder=self.encoder,
+            adapter=adapter,
+            rope_switch_length=switch,
+            whole=self.whole,
+            cross=self.run > 0,
         )
         self.references[request.id] = reference
         keys = {(): self.root(request)}
@@ -250,7 +260,7 @@ class FakeEngine:
             results = self.device.run(plan)
             users = [row.sequence for row in plan.rows if row.sequence.adapter_slot is not None]
             adapters = [(s.adapter_slot or 0, self.device.adapter(s)) for s in users]
-            seen = {image_row for row in plan.rows for image_row in row.image_rows.tolist()} - {-1}
+            seen = {image_row for row in plan.rows for image_row in rows_read(row, self.run)}
             self.steps.append(Step(plan, results, slots, tables, adapters, seen))
         if plan.drain:
             self.collect_all()

@@ -6,7 +6,8 @@ salts reads as wrong. The sampled token is a pure function of the seed and the l
 that a beam search adds up. With an encoder, each position also reads all contents of the encoder input, and each of
 these depends on the whole input. Every content depends on the adapter. Where a text must be computed anew when it has
 grown beyond a length (`Scheduler.rope_switch_length`), all its contents are others then. Rows of images stand in for
-tokens, and where all tokens of a prompt see each other the first content is computed from the whole prompt.
+tokens, or where layers attend to images each content is computed from those that its token sees. Where all tokens of a
+prompt see each other the first content is computed from the whole prompt.
 
 In each page table of a sequence the same content is a different number, so that a page of another table reads as wrong.
 """
@@ -19,7 +20,7 @@ from collections.abc import Sequence as Ids
 import numpy as np
 
 from jaxengine.request.sequence import Request
-from tests.jaxengine.fake_images import seen
+from tests.jaxengine.fake_images import attended, beside, seen
 from tests.jaxengine.numpy_beam_search import Logprobs, Searched, beam_search
 
 EOS = 0
@@ -89,9 +90,11 @@ class Reference:
         adapter: bytes = NO_ADAPTER,
         rope_switch_length: int = 0,
         whole: bool = False,
+        cross: bool = False,
     ) -> None:
         params, search = request.params, request.beam_search
-        self.seen = seen(request.images, request.prompt)
+        self.attended = request.images if cross else ()
+        self.seen = {} if cross else seen(request.images, request.prompt)
         self.whole = whole_content(request) if whole else 0
         self.salt, self.adapter = request.salt, adapter
         self.longest = rope_switch_length or math.inf  # text that is not switched
@@ -146,9 +149,12 @@ class Reference:
         """The contents of `tokens` behind positions that have `contents`: all positions before them."""
         last, behind = contents[-1] if contents else root_content(self.salt, switched) ^ self.whole, []
         for position, token in enumerate(tokens, len(contents)):
-            last = content_after(last, self.seen.get(position, token), self.encoded, self.adapter)
+            last = content_after(last, self._as_seen(position, token), self.encoded, self.adapter)
             behind.append(last)
         return behind
+
+    def _as_seen(self, position: int, token: int) -> int:
+        return beside(self.seen.get(position, token), attended(self.attended, position))
 
     def _answer(self, seed: int, max_tokens: int, ends: set[int]) -> None:
         for _ in range(max_tokens):
@@ -166,7 +172,8 @@ class Reference:
         def content(text: Text, switched: bool) -> int:
             if (switched, text) not in last:
                 before = content(text[:-1], switched)
-                last[switched, text] = content_after(before, text[-1], self.encoded, self.adapter)
+                token = self._as_seen(len(self.tokens), text[-1])  # all behind a prompt see the same
+                last[switched, text] = content_after(before, token, self.encoded, self.adapter)
             return last[switched, text]
 
         def logprobs_of(generated: list[int]) -> np.ndarray:

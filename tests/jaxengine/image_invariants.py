@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxengine.request.image import EncodedImage
+from jaxengine.request.image import EncodedImage, seen_rows
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from tests.jaxengine.fake_images import IMAGE, row_value
+from tests.jaxengine.fake_images import IMAGE, attended, row_value
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -40,8 +40,21 @@ def check_images(engine: FakeEngine) -> None:
 def _check_held(sequence: Sequence) -> None:
     images = [each.image for each in sequence.images if each.encoded is not None]
     assert sequence.slot is not None or not images, "I30: a sequence without a slot holds an image"
-    idle = not sequence.in_flight
-    assert not (idle and any(each.end <= sequence.computed for each in images)), "I30: an image is held for nothing"
+    needless = any(each.until <= sequence.computed for each in sequence.images if each.encoded is not None)
+    assert sequence.in_flight or not needless, "I30: an image is held for nothing"
+
+
+def rows_read(row: Row, run: int) -> list[int]:
+    """The rows of the pool that stand in for tokens of `row`; or that they see, where layers attend to `run` rows."""
+    if run:
+        found: list[int] = seen_rows(row.sequence.images, row.start, row.count)[0].tolist()
+        return found
+    return [each for each in row.image_rows.tolist() if each >= 0]
+
+
+def _known(row: Row) -> list[int]:
+    """The ids of `row` that the host knows."""
+    return [] if row.of_encoder else row.sequence.tokens[row.start : row.start + row.count]
 
 
 class ImageCheck:
@@ -62,7 +75,7 @@ class ImageCheck:
         for row in plan.rows:
             self._check_row(row)
             self._check_uncut(row, plan)
-        assert not (plan.decode_only and any((row.image_rows >= 0).any() for row in plan.rows)), (
+        assert not (plan.decode_only and any(IMAGE in _known(row) for row in plan.rows)), (
             "I30: a step that decodes reads images"
         )
         self._check_passed(plan)
@@ -71,7 +84,7 @@ class ImageCheck:
     def _check_encodes(self, plan: Plan) -> None:
         keys = [image.key for image, _ in plan.encodes]
         assert len({*keys}) == len(keys), "I30: an image is encoded twice in one step"
-        assert not keys or self.planner.fits([image.shape for image, _ in plan.encodes]), (
+        assert not keys or self.planner.fits([image.shape for image, _ in plan.encodes]) or self._of_one_run(plan), (
             "I30: more than fits is encoded"
         )
         written = [row for _, rows in plan.encodes for row in rows.tolist()]
@@ -81,11 +94,26 @@ class ImageCheck:
         assert not any(each.holders for each in known), "I30: an image is encoded that somebody holds"
         assert not known or len(written) > self.blank, "I30: an image is encoded that was there"
 
+    def _of_one_run(self, plan: Plan) -> bool:
+        """Whether all that is encoded is one request's: a chunk of it has tokens of one run."""
+        encoded = {image for image, _ in plan.encodes}
+        return self.planner.run > 0 and any(encoded <= {*row.sequence.request.images} for row in plan.rows)
+
     def _check_row(self, row: Row) -> None:
-        rows, sequence = row.image_rows, row.sequence
-        ids = sequence.tokens[row.start : row.start + row.count] if not row.of_encoder else []
-        places = [i for i, token in enumerate(ids) if token == IMAGE]
+        if self.planner.run:
+            self._check_run(row)
+            return
+        rows = row.image_rows
+        places = [i for i, token in enumerate(_known(row)) if token == IMAGE]
         assert np.flatnonzero(rows >= 0).tolist() == places, "I30: a place of an image without a row of the pool"
+
+    def _check_run(self, row: Row) -> None:
+        rows, seen = seen_rows(row.sequence.images, row.start, row.count)
+        for position, count in enumerate(seen.tolist(), row.start):
+            needed = attended(row.sequence.request.images, position)
+            assert len(needed) == count <= len(rows), f"I30: {count} rows are seen at {position}, not {len(needed)}"
+        begun = {each.until for each in row.sequence.images}  # where the second run begins, and the others
+        assert not any(row.start < start < row.start + row.count for start in begun), "I30: tokens of two runs"
 
     def _check_uncut(self, row: Row, plan: Plan) -> None:
         start, end, sequence = row.start, row.start + row.count, row.sequence
@@ -116,8 +144,8 @@ class ImageCheck:
 
     def _next_missing(self, sequence: Sequence) -> bool:
         """Whether the next token of `sequence` is one of an image that it does not hold."""
-        at = sequence.computed
-        return any(each.image.offset <= at < each.image.end and each.encoded is None for each in sequence.images)
+        at, missing = sequence.computed, [each for each in sequence.images if each.encoded is None]
+        return at < sequence.length and any(each.first <= at < each.until for each in missing)
 
     def _note(self, plan: Plan) -> None:
         events = self.engine.events
@@ -129,6 +157,8 @@ class ImageCheck:
             events["begun inside an image"] += any(each.image.offset < row.start < each.image.end for each in images)
             ends = not row.samples and any(each.image.offset == end and each.encoded is None for each in images)
             events["ends before an image"] += ends
+            cut = any(each.first < end < each.image.offset for each in row.sequence.images)
+            events["runs cut"] += cut and self.planner.run > 0
             events["images read again"] += row.sees and row.sequence.preemptions > 0
             events["images of searches"] += row.sees and row.sequence.beams is not None
 

@@ -1,17 +1,20 @@
 """Bugs about images to plant in the scheduler, the pool of rows or the keys of pages, as those of `mutants`."""
 
 from collections.abc import Callable
+from collections.abc import Sequence as Ids
 
 import numpy as np
 import pytest
 
 from jaxengine.cache import page_tables as module
 from jaxengine.cache.image_pool import ImagePool, Key
-from jaxengine.request.image import EncodedImage, PlacedImage
+from jaxengine.request.image import FOREVER, EncodedImage, PlacedImage, seen_rows
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.step import upload
+from jaxengine.step.upload import SlotFields
 
 Patch = pytest.MonkeyPatch
 
@@ -109,6 +112,55 @@ def a_part_of_a_prompt_is_shared_where_all_of_it_counts(patch: Patch) -> None:
     patch.setattr(module, "whole_key", lambda root, prompt, images: root)
 
 
+def the_images_of_a_run_are_given_back_behind_their_tokens(patch: Patch) -> None:
+    """As where rows stand in for tokens."""
+
+    def passed(planner: ImagePlanner, sequence: Sequence, position: int) -> None:
+        planner._release(each for each in sequence.images if each.image.end <= position)
+
+    patch.setattr(ImagePlanner, "passed", passed)
+
+
+def a_chunk_goes_on_into_the_next_run(patch: Patch) -> None:
+    patch.setattr(ImagePlanner, "_run_end", lambda planner, sequence, start: FOREVER)
+
+
+def a_chunk_is_lengthened_into_the_next_run(patch: Patch) -> None:
+    patch.setattr(ImagePlanner, "may_lengthen", lambda planner, row: True)
+
+
+def a_beam_is_taken_to_hold_what_its_prompt_does(patch: Patch) -> None:
+    patch.setattr(ImagePlanner, "lacks", lambda planner, sequence: False)
+
+
+def a_slot_sees_what_its_last_sequence_saw(patch: Patch) -> None:
+    fill = SlotFields.fill
+
+    def keep(fields: SlotFields, sequence: Sequence) -> None:
+        seen = fields.seen.copy()
+        fill(fields, sequence)
+        fields.seen = seen
+
+    patch.setattr(SlotFields, "fill", keep)
+
+
+def a_token_sees_an_image_of_its_run_that_is_behind_it(patch: Patch) -> None:
+    def whole(images: Ids[PlacedImage], start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rows, seen = seen_rows(images, start, count)
+        return rows, np.where(seen > 0, len(rows), 0).astype(np.int32)
+
+    patch.setattr(upload, "seen_rows", whole)
+
+
+# Where layers attend to images.
+OF_RUNS: dict[Callable[[Patch], None], str] = {
+    the_images_of_a_run_are_given_back_behind_their_tokens: "I30",
+    a_chunk_goes_on_into_the_next_run: "I30",
+    a_chunk_is_lengthened_into_the_next_run: "I30",
+    a_beam_is_taken_to_hold_what_its_prompt_does: "has no rows",
+    a_slot_sees_what_its_last_sequence_saw: "I5",
+    a_token_sees_an_image_of_its_run_that_is_behind_it: "I5",
+}
 CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     rows_are_given_away_while_a_step_reads_them: "I30",
     an_image_is_held_until_its_request_ends: "I30",
@@ -125,4 +177,5 @@ CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_step_that_reads_an_image_s_last_place_is_taken_for_a_decode: "I30",
     the_images_of_a_page_are_not_in_its_key: "I5",
     a_part_of_a_prompt_is_shared_where_all_of_it_counts: "I5",
+    **OF_RUNS,
 }

@@ -329,7 +329,8 @@ class PlanCheck:
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
             ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
-            left_out = [s for s in ready if id(s) not in rows and s.images_end <= s.computed == s.length - 1]
+            decodes = [s for s in ready if s.images_end <= s.computed == s.length - 1]
+            left_out = [s for s in decodes if id(s) not in rows and not scheduler.images.lacks(s)]
             assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
         older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]

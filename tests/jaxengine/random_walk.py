@@ -8,13 +8,14 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
-from tests.jaxengine.fake_images import MOST_ROWS, Prompt, beginning, illustrated
+from tests.jaxengine.fake_images import MOST_ROWS, MOST_TILES, Prompt, beginning, illustrated
 from tests.jaxengine.fake_model import EOS, VOCAB
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
 WHOLE_ANSWERS = 120  # seeds: in the walks of later ones, many requests were begun elsewhere
 SEEING = 150  # seeds: in the walks of later ones, prompts have images
+ATTENDING = 200  # seeds: in the walks of later ones, layers attend to them
 BUDGETS = {  # of tokens beyond the slots
     "token": [0, 1, 8, 500],
     "image": [2 * MOST_ROWS - 1, 20, 500],
@@ -41,7 +42,8 @@ class Walk:
         windows = (0,) if encoder else self.random.choice(WINDOWS)
         rope_switch_length = 0 if encoder else self.random.choice([0, 0, 0, 0, 0, 0, 12, 30])
         by_position = not (encoder or rope_switch_length)
-        images = self._images() if self.seeing else None
+        self.cross = seed >= ATTENDING
+        images = self._runs() if self.cross else self._images() if self.seeing else None
         budgets = [slots, slots + 1, 8, *(() if self.searching else (16, 512))]
         most_tokens = 160 if self.searching else 300 if self.seeing else 80
         self.engine = FakeEngine(
@@ -60,7 +62,7 @@ class Walk:
         texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
         self.texts: list[Prompt] = [(text, ()) for text in texts]
         if images:
-            self.texts = [illustrated(text, self.random) for text in texts]
+            self.texts = [illustrated(text, self.random, cross=self.cross) for text in texts]
 
     def _images(self) -> ImagePlanner:
         """A pool that holds one large image or a few, and an encoder that reads one or a few in a step."""
@@ -69,6 +71,13 @@ class Walk:
         rows = 3 * few if horizon == "prompt" else few
         most = self.random.choice([MOST_ROWS * 3 // 2, 12, 40])
         return ImagePlanner(rows, horizon, lambda pictures: sum(each.patches for each in pictures) <= most)
+
+    def _runs(self) -> ImagePlanner:
+        """A pool that holds one run of images or a few, and an encoder that reads one image or a few in a call."""
+        run = self.random.choice([MOST_TILES, 2 * MOST_TILES])
+        rows = run + self.random.choice([0, 1, run, 3 * run])
+        most = self.random.choice([MOST_TILES, 2 * MOST_TILES, 40])
+        return ImagePlanner(rows, "token", lambda pictures: sum(each.patches for each in pictures) <= most, run)
 
     def run(self, events: int) -> Self:
         for _ in range(events):
@@ -136,9 +145,11 @@ class Walk:
         earlier = [self.random.choice(sequence.members) for sequence in self.engine.sequences[-4:]]
         texts = [*self.texts, *((sequence.tokens, sequence.request.images) for sequence in earlier)]
         text = self.random.choice(texts)
-        ids, images = beginning(text, self.random.randint(0, len(text[0])), self.random)
+        ids, images = beginning(text, self.random.randint(0, len(text[0])), self.random, cross=self.cross)
         ids += self.random.choices(range(1, 8), k=self.random.randint(1, 3))
-        return illustrated(ids[-1:], self.random, behind=(ids[:-1], images)) if self.seeing else (ids, images)
+        if not self.seeing:
+            return ids, images
+        return illustrated(ids[-1:], self.random, behind=(ids[:-1], images), cross=self.cross)
 
     def _abort(self) -> None:
         """End one of the requests, whether it is waiting, running, leaving or has ended."""

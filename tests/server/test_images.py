@@ -62,7 +62,7 @@ class Seeing:
         np.testing.assert_allclose(chosen, logits.max(-1), atol=TOLERANCE, rtol=0)
 
 
-@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl"])
+@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl", "mllama"])
 def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
     directory = write_vision(tmp_path_factory.mktemp("model"), request.param)
     options = ("--dtype=float32", "--max-total-tokens=256", "--enable-prefill-logprobs")

@@ -54,12 +54,17 @@ def longest_segment(vision: Vision, shape: EncodeShape) -> int:
     return tokens + vision.tower.class_token
 
 
+def scratch_pages(tokens: int, segments: int) -> int:
+    """Pages that hold `tokens` in so many segments, whatever their lengths."""
+    return 1 + tokens // PAGE + segments
+
+
 def scratch(
     spec: ModelSpec, batches: Sequence[StepBatch], dtype: jnp.dtype, device: DeviceTraits
 ) -> tuple[Array, Array]:
     """Keys and values of one layer, as pages for any one of `batches`; `spec` is the tower's."""
     tokens, segments = len(batches[0].position), max(len(batch.tables) for batch in batches)
     held = storage_dtype(jnp.dtype(dtype).name) if device.cache_as_bits else jnp.dtype(dtype).name
-    arrays = layer_cache(spec, 1 + tokens // PAGE + segments, PAGE, held)
+    arrays = layer_cache(spec, scratch_pages(tokens, segments), PAGE, held)
     keys, values = (jnp.zeros(each.shape, each.dtype) for each in arrays)
     return keys, values

@@ -55,7 +55,7 @@ class TiledTower(nnx.Module):
         stream = ResidualStream(self.embedding(shape, patches, fields))
         batch = _batch(fields["lengths"], tower_tokens(self.vision, shape), picture_tokens(self.vision))
         caches = scratch(self.layer_spec, [batch], stream.x.dtype, self.device)
-        tapped = {}
+        tapped = {0: stream.sum()} if 0 in self.vision.features else {}
         for i, layer in enumerate(self.layers, 1):
             stream, *caches = run_layer(layer, stream, *caches, None, AttentionBias(), batch)
             if i in self.vision.features:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import peft
 import pytest
+import transformers
 from huggingface_hub import constants
 
 from convert.checkpoint import write_checkpoint
@@ -28,6 +29,7 @@ from tests.convert.llama_cpp.test_architectures import NAMES, pair
 from tests.families.test_multimodal import write as write_multimodal
 from tests.tiny_adapter import adapted, write_adapter
 from tests.tiny_quantized import write_quantized
+from tests.tiny_vision import write_vision
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +130,22 @@ def test_it_is_peft_s_of_the_text_part_of_a_model_that_takes_pictures(name: str,
     expected = open_model(str(tmp_path / "merged")).source
     weights = assert_adds_up(tmp_path / "model", tmp_path / "adapter", expected)
     assert len(weights.matrices) == 3 * expected.spec.num_layers
+
+
+def test_layers_that_attend_to_pictures_have_queries_of_their_own_and_keys_for_all(tmp_path: Path) -> None:
+    """A picture has keys and values once, for all who see it, whatever their adapters: a refusal names the matrix."""
+    directory = write_vision(tmp_path, "mllama")
+    for modules in ("q_proj|o_proj", "k_proj", "v_proj"):
+        whole = transformers.AutoModelForImageTextToText.from_pretrained(directory)
+        config = peft.LoraConfig(r=4, target_modules=rf".*cross_attn\.({modules})", init_lora_weights=False)
+        peft.get_peft_model(whole, config).save_pretrained(tmp_path / modules)
+    reader = open_model(str(directory)).adapters
+    assert reader
+    queries = reader.read(str(tmp_path / "q_proj|o_proj"))
+    assert queries.matrices.keys() == {f"layers.{layer}.cross_{name}" for layer in (1, 3) for name in ("q", "out")}
+    for name in ("k_proj", "v_proj"):
+        with pytest.raises(CheckpointError, match=rf"layers\.1\.cross_attn\.{name}.*pictures.*--merge-adapter"):
+            reader.read(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "baichuan_7b", "baichuan_13b"])

@@ -80,6 +80,12 @@ def test_logits_are_transformers_wherever_a_picture_stands(seeing: Seeing, text:
     assert chunks == 1 if len(prompt.ids) <= CHUNK else chunks > 1
 
 
+def test_pictures_one_behind_another_are_seen_together_and_those_behind_a_text_alone(seeing: Seeing) -> None:
+    prompt = seeing.prompt("A dog {}{} {} is what? {}", WIDE, TALL, ODD, WIDE)
+    whole = {"prompt_logprobs": True, "logprobs": seeing.tokens}
+    seeing.assert_answered(prompt, alone(seeing.engine, prompt.ask(1, max_tokens=6, **whole)))
+
+
 def test_two_pictures_are_seen_in_their_order(seeing: Seeing) -> None:
     prompts = [seeing.prompt(TWO, *pictures) for pictures in ((WIDE, TALL), (TALL, WIDE), (WIDE, WIDE))]
     answers = [alone(seeing.engine, each.ask(1, max_tokens=4, logprobs=seeing.tokens)) for each in prompts]
@@ -193,9 +199,10 @@ def test_an_answer_that_another_engine_began_goes_on(seeing: Seeing) -> None:
     assert alone(seeing.engine, begun).ids == whole.ids[4:]
 
 
-def test_drafts_behind_pictures_are_verified_where_their_tokens_turn(tmp_path: Path, compile_cache: None) -> None:
-    """Steps that verify have several tokens of a row, whose rope positions are not their own."""
-    made = Seeing(tmp_path, "qwen2_5_vl", speculate=3, every_bucket=True)
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "mllama"])
+def test_drafts_behind_pictures_are_verified_by_what_they_see(name: str, tmp_path: Path, compile_cache: None) -> None:
+    """Steps that verify have several tokens of a row, whose rope positions are not their own, or that see pictures."""
+    made = Seeing(tmp_path, name, speculate=3, every_bucket=True)
     prompts = [made.prompt(BEHIND, WIDE), made.prompt(TWO, ODD, TALL)]
     requests = asked(made, prompts, tokens=20)
     with drafting(made.engine, plain(made.engine, requests)) as drafts:

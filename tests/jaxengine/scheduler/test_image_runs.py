@@ -6,6 +6,7 @@ import pytest
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
 from jaxengine.request.image import Image, seen_rows
 from jaxengine.request.plan import Plan
@@ -13,8 +14,11 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.scheduler import Scheduler
+from tests.jaxengine.fake_engine import FakeEngine
+from tests.jaxengine.fake_images import IMAGE, tiled_image_at
+from tests.jaxengine.invariants import check_idle
 
-IMAGE, TEXT = 8, 3
+TEXT = 3
 
 
 def prompt(*parts: int | tuple[int, int]) -> tuple[list[int], tuple[Image, ...]]:
@@ -152,6 +156,44 @@ def test_a_run_may_take_more_than_one_step_encodes_of_others() -> None:
     plan = requests.step()
     assert [image.digest[0] for image, _ in plan.encodes] == [0, 1]
     requests.serve()
+
+
+def test_a_beam_that_had_no_chunk_since_it_was_preempted_takes_its_images_before_it_decodes() -> None:
+    """It finds all but its last token in the cache, and the budget of the step that admits it is spent."""
+    engine = FakeEngine(pages=300, page_size=1, slots=4, token_budget=4, images=ImagePlanner(8, "token", bool, 4))
+    beams = BeamSearch(width=3, early_stopping="never")
+    searched = engine.add([1, IMAGE, 2], 12, search=beams, ignore_eos=True, images=(tiled_image_at(1, 2, 0),))
+    for _ in range(6):
+        engine.serve()
+    engine.add([5] * 30, 2)
+    engine.collect_all()
+    engine.dispatch(lambda sequence: sequence is not searched)
+    engine.collect_all()
+    plan = engine.dispatch()
+    waiting = searched.members[2]
+    assert len(plan.rows) == 3 and waiting.computed == waiting.length - 1 and waiting.images[0].encoded is None
+    engine.serve_until_idle()
+    check_idle(engine)
+
+
+def test_a_beam_that_waits_for_another_leaves_it_room_for_an_earlier_run() -> None:
+    """And sees its own again, in whatever rows it is then: a prompt takes all of the budget but one beam's token."""
+    images = (tiled_image_at(1, 3, 0), tiled_image_at(3, 2, 1))
+    planner = ImagePlanner(4, "token", bool, 3)
+    engine = FakeEngine(pages=300, page_size=4, slots=3, token_budget=3, prefix_cache=False, images=planner)
+    beams = BeamSearch(width=2, early_stopping="never")
+    searched = engine.add([1, IMAGE, 2, IMAGE, 2], 12, search=beams, ignore_eos=True, images=images)
+    for _ in range(9):
+        engine.serve()
+    engine.add([5] * 16, 1)
+    engine.collect_all()
+    engine.dispatch(lambda sequence: sequence is not searched)
+    first, second = searched.members
+    while first.computed < first.length:
+        engine.serve()
+    assert second.computed == 1 and first.images[1].encoded is not None
+    engine.serve_until_idle()
+    check_idle(engine)
 
 
 def test_a_run_that_no_token_could_see_is_refused() -> None:
