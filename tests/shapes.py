@@ -5,6 +5,7 @@ import dataclasses
 from jaxengine.architecture.model import (
     Attention,
     ClampedGate,
+    Cross,
     Embedding,
     Encoder,
     Experts,
@@ -106,7 +107,7 @@ MLLAMA_TOWER = Tower(
     global_layers=8,
 )
 MLLAMA_EYES = Vision(MLLAMA_TOWER, Connector(), 128256, 14, 588, features=(3, 7, 15, 23, 30), cross=True)
-PICTURES = LayerKind(None, cross=True, gated=True)
+PICTURES = LayerKind(None, cross=Cross(), gates="number")
 LLAMA3_2_11B = dataclasses.replace(
     LLAMA_8B,
     vocab_size=128264,

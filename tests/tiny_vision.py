@@ -70,6 +70,18 @@ def _internvl(norm: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+IDEFICS: dict[str, Any] = {"embed_dim": 32, "image_size": 28, "patch_size": 14, "intermediate_size": 64}
+IDEFICS |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+RESAMPLER = {"resampler_n_latents": 4, "resampler_depth": 2, "resampler_n_heads": 2, "resampler_head_dim": 16}
+
+
+def _idefics(**fields: Any) -> dict[str, Any]:
+    """Its ids from the picture's on are in tensors of their own, and its keys have as many heads as its queries."""
+    text = {name: value for name, value in TEXT.items() if name not in ("num_key_value_heads", "head_dim")}
+    added = {"vocab_size": IMAGE, "additional_vocab_size": VOCAB - IMAGE, "image_token_id": IMAGE}
+    return {"model_type": "idefics", **text, **added, "vision_config": IDEFICS, **fields}
+
+
 PERCEIVER = {"resampler_n_latents": 4, "resampler_depth": 2, "resampler_n_heads": 4, "resampler_head_dim": 16}
 PERCEIVER |= {"num_key_value_heads": 2, "hidden_size": 64}
 LAYER_TYPES = ["sliding_attention", "full_attention"]
@@ -90,6 +102,9 @@ SEEN: dict[str, dict[str, Any]] = {
     "gemma3": {"model_type": "gemma3", "vision_config": {**SIGLIP, "image_size": 56}, "image_token_index": IMAGE}
     | {"text_config": {**TEXT, "sliding_window": 8, "layer_types": LAYER_TYPES, "query_pre_attn_scalar": 16}}
     | {"mm_tokens_per_image": 4, "boi_token_index": 301, "eoi_token_index": 302},
+    "idefics": _idefics(use_resampler=True, qk_layer_norms=True, alpha_type="vector", cross_layer_interval=1)
+    | {"perceiver_config": {**RESAMPLER, "qk_layer_norms_perceiver": True}},
+    "idefics_plain": _idefics(num_hidden_layers=4, cross_layer_interval=2),
     "idefics2": {"model_type": "idefics2", "vision_config": {**TOWER, "image_size": 56}, "image_token_id": IMAGE}
     | {"perceiver_config": PERCEIVER, "text_config": _text("mistral", sliding_window=None)},
     "idefics3": {"model_type": "idefics3", **_idefics3()},
@@ -115,14 +130,9 @@ SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidde
 # Recipes of models that are refused by name.
 LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}
 LLAMA4 |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
-IDEFICS = {"embed_dim": 32, "image_size": 28, "patch_size": 14, "intermediate_size": 64, "num_hidden_layers": 2}
-RESAMPLER = {"use_resampler": True, "resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 2}
 REFUSED: dict[str, dict[str, Any]] = {
     "llama4": {"model_type": "llama4", "vision_config": LLAMA4, "image_token_index": IMAGE}
     | {"text_config": {**TEXT, "intermediate_size_mlp": 96, "num_local_experts": 2}},
-    "idefics": {"model_type": "idefics", **TEXT, "vocab_size": VOCAB - 2, "additional_vocab_size": 2}
-    | {"vision_config": {**IDEFICS, "num_attention_heads": 2}, "cross_layer_interval": 1, "qk_layer_norms": True}
-    | {"use_resampler": True, "perceiver_config": {**RESAMPLER, "resampler_head_dim": 16}},
 }
 RECIPES = SEEN | REFUSED
 
@@ -157,7 +167,9 @@ def redraw(model: Any, seed: int = 0) -> Any:
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.ndim <= 1:
+        if "alpha_" in name:
+            parameter.copy_(0.7 + 0.1 * noise)
+        elif parameter.ndim <= 1:
             parameter.copy_(0.7 + 0.1 * noise if parameter.numel() == 1 else parameter + 0.2 * noise)
         elif "norm" in name and "weight" in name:
             parameter.add_(0.2 * noise)

@@ -92,6 +92,7 @@ TEMPLATES: dict[str, str] = {
     + "<start_of_image>"
     + _GEMMA_TEXT
     + "{{ '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+    "idefics": _IDEFICS,
     "idefics2": _IDEFICS,
     "idefics3": "<s>" + _IDEFICS,
     "smolvlm": "<|im_start|>" + _IDEFICS,
@@ -135,6 +136,7 @@ PREPROCESSORS: dict[str, dict[str, Any]] = {
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", **SQUARE, "resample": 2, "image_seq_length": 4}
     | {"do_convert_rgb": None, "do_pan_and_scan": None, "pan_and_scan_max_num_crops": None}
     | {"pan_and_scan_min_crop_size": None, "pan_and_scan_min_ratio_to_activate": None},
+    "idefics": {"image_processor_type": "IdeficsImageProcessor", **OPENAI, "image_size": 28, "image_num_channels": 3},
     "idefics2": {"image_processor_type": "Idefics2ImageProcessor", **STEPS, **STANDARD, "resample": 2, "do_pad": True}
     | {"do_image_splitting": True, "size": {"longest_edge": 56, "shortest_edge": 42}},
     "idefics3": {"image_processor_type": "Idefics3ImageProcessor", **TILED},
@@ -163,6 +165,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "pixtral": {"processor_class": "PixtralProcessor", **MISTRAL, "patch_size": 16},
     "mistral3": {"processor_class": "PixtralProcessor", **MISTRAL, "patch_size": 14, "spatial_merge_size": 2},
     "gemma3": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
+    "idefics": {"processor_class": "IdeficsProcessor"},
     "idefics2": {"processor_class": "Idefics2Processor", "image_seq_len": 4},
     "idefics3": {"processor_class": "Idefics3Processor", "image_seq_len": 4},
     "smolvlm": {"processor_class": "SmolVLMProcessor", "image_seq_len": 4},
@@ -174,13 +177,14 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "paligemma": {"processor_class": "PaliGemmaProcessor"},
 }
 IN_PREPROCESSOR = (
+    "idefics",
     "mllama",
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
     "paligemma",
 )  # without a processor_config.json of their own
-ALIASES = {"llava_layers": "llava", "internvl_rms": "internvl"}
+ALIASES = {"llava_layers": "llava", "internvl_rms": "internvl", "idefics_plain": "idefics"}
 
 
 def kind_of(name: str) -> str:

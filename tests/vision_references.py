@@ -5,6 +5,7 @@ All in float32 with eager attention. Pictures are random noise of any size, so t
 
 import functools
 import importlib
+import itertools
 import json
 import sys
 import types
@@ -18,6 +19,7 @@ import torch
 import transformers
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.idefics.processing_idefics import IdeficsProcessor
 
 from jaxengine.architecture.picture import PictureShape
 from tests.tiny_vision_prompts import IMAGE, PROCESSORS, kind_of
@@ -57,6 +59,7 @@ class Reference:
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name = name
+        self.idefics = kind_of(name) == "idefics"
         self.directory = directory
         settings: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
         self.model = AutoModelForImageTextToText.from_pretrained(directory, **settings).eval()
@@ -75,7 +78,10 @@ class Reference:
     def pixels(self, pictures: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
         """What the whole model takes beside ids, of one prompt's pictures."""
         options = IMAGE_OPTIONS.get(kind_of(self.name), {})
-        taken = dict(self.images([list(pictures)], return_tensors="pt", **options))
+        found = self.images([list(pictures)], return_tensors="pt", **options)
+        if self.idefics:
+            return {"pixel_values": found[None]}
+        taken = dict(found)
         if "num_tiles" in taken:
             self.tiles = taken.pop("num_tiles")
         for unused in ("num_crops", "num_patches", "rows", "cols"):
@@ -113,10 +119,21 @@ class Reference:
         return found[0, 0, : self.tiles[0][0]].flatten(0, 1).float().numpy()
 
     @torch.no_grad()
+    def resampled(self, picture: Image.Image) -> np.ndarray:
+        """What layers of Idefics attend to of a picture: f32 [tokens, the tower's width]."""
+        whole = self.model.model
+        found = whole.vision_model(self.pixels([picture])["pixel_values"][0]).last_hidden_state
+        if self.model.config.use_resampler:
+            found = whole.perceiver_resampler(found)
+        return found[0].float().numpy()
+
+    @torch.no_grad()
     def rows(self, picture: Image.Image) -> np.ndarray:
         """What stands in for a picture's placeholders, then deepstack's sets: f32 [rows, (1 + deepstack) * hidden]."""
         if self.name == "mllama":
             return self.tile_rows(picture)
+        if self.idefics:
+            return self.resampled(picture)
         found = self.model.model.get_image_features(**self.pixels([picture]), **self._features(), return_dict=True)
         sets = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
         hidden = self.model.config.get_text_config().hidden_size
@@ -178,6 +195,8 @@ class Reference:
         if self.name == "paligemma":  # the prompt's are 0
             places = torch.arange(len(ids))[None]
             inputs["token_type_ids"] = (places >= (len(ids) if prompt is None else prompt)).int()
+        if self.idefics:
+            inputs |= self._seen_by_idefics(ids[:prompt], len(ids), len(pictures))
         if self.name == "mllama" and pictures:
             inputs["cross_attention_mask"] = self._seen_by(ids[:prompt], len(ids))
         if self.name.startswith("qwen"):
@@ -193,6 +212,21 @@ class Reference:
         spans, most = own.get_cross_attention_token_mask(list(ids), IMAGE), self.images.max_image_tiles
         mask = torch.tensor(own.convert_sparse_cross_attention_mask_to_dense([spans], self.tiles, most, len(ids)))
         return torch.cat([mask, mask[:, -1:].expand(-1, count - len(ids), -1, -1)], dim=1)
+
+    def _seen_by_idefics(self, ids: Sequence[int], count: int, pictures: int) -> dict[str, torch.Tensor]:
+        """The same, [1, ids, pictures]; without pictures what the processor has in their place, which no id sees."""
+        from transformers.models.idefics import processing_idefics as own
+
+        if not pictures:
+            side = self.model.config.vision_config.image_size
+            return {
+                "pixel_values": torch.zeros(1, 1, 3, side, side),
+                "image_attention_mask": torch.zeros(1, count, 1),
+            }
+        tokenizer = AutoTokenizer.from_pretrained(self.directory)
+        seen, _ = own.image_attention_mask_for_packed_input_ids(torch.tensor([list(ids)]), tokenizer, "pt")
+        mask = own.incremental_to_binary_attention_mask(seen, "pt", num_classes=pictures)
+        return {"image_attention_mask": torch.cat([mask, mask[:, -1:].expand(-1, count - len(ids), -1)], dim=1)}
 
 
 def _blind_in_front_of_pictures(model: Any) -> None:
@@ -234,7 +268,7 @@ def _patches(tile: np.ndarray, rows: int, columns: int, side: int) -> np.ndarray
 
 FOLDERS = {"LlavaNextProcessor": "llava_next", "PixtralProcessor": "pixtral", "SmolVLMProcessor": "smolvlm"}
 FOLDERS |= {"Qwen2VLProcessor": "qwen2_vl", "Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
-FOLDERS |= {"MllamaProcessor": "mllama"}
+FOLDERS |= {"MllamaProcessor": "mllama", "IdeficsProcessor": "idefics"}
 FOLDERS |= {"InternVLProcessor": "internvl", "PaliGemmaProcessor": "paligemma", "Gemma3Processor": "gemma3"}
 FOLDERS |= {"LlavaProcessor": "llava", "Idefics2Processor": "idefics2", "Idefics3Processor": "idefics3"}
 
@@ -246,11 +280,23 @@ def processor_of(directory: Path, name: str, images: Any) -> Any:
     kind = settings.pop("processor_class")
     base = getattr(_module(FOLDERS[kind]), kind)
     unchecked = {"check_argument_for_proper_class": lambda self, argument, value: None}
-    made = type(kind, (base,), unchecked)
+    made = type(kind, (_Interleaving if kind == "IdeficsProcessor" else base,), unchecked)
     parts: dict[str, Any] = {"image_processor": images, "tokenizer": AutoTokenizer.from_pretrained(directory)}
     if "video_processor" in base.__init__.__code__.co_varnames:
         parts["video_processor"] = types.SimpleNamespace(merge_size=2, num_frames=None, fps=None)
     return made(**parts, **settings)
+
+
+class _Interleaving(IdeficsProcessor):  # type: ignore[misc]
+    """Idefics' takes a list of texts and pictures; this one a text with marks in it, as the others do."""
+
+    def __call__(self, text: str | list[str], images: list[Any], **options: Any) -> Any:
+        (whole,) = [text] if isinstance(text, str) else text
+        (pictures,) = images if isinstance(images[0], list) else [images]
+        parts: list[Any] = []
+        for piece, picture in itertools.zip_longest(whole.split("<image>"), pictures):
+            parts += [piece] * bool(piece) + [picture] * (picture is not None)
+        return super().__call__(text=[parts], **options)
 
 
 def _module(folder: str) -> Any:

@@ -17,6 +17,7 @@ from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE
+from convert.families.idefics import idefics
 from convert.families.llama import LLAMA, MISTRAL
 from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.mixtral import MIXTRAL, PHIMOE
@@ -52,6 +53,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gpt_oss": GPT_OSS,
     "gptj": GPTJ,
     "granite": GRANITE,
+    "idefics": idefics,
     "llama": LLAMA,
     "mamba": MAMBA,
     "mbart": BART,

@@ -6,7 +6,7 @@ from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
-from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import Cross, LayerKind, ModelSpec
 
 MORE_IDS = 8  # rows of the embedding behind those of the tokens, for what is never sampled: the first is the picture's
 CROSS = {
@@ -26,7 +26,7 @@ def _spec(config: Config) -> ModelSpec:
     known = isinstance(layers, list) and all(type(each) is int and 0 <= each < spec.num_layers for each in layers)
     if not known or not 0 < len({*layers}) < spec.num_layers:
         raise config.error("cross_attention_layers", f"must be some, and not all, of {spec.num_layers} layers")
-    own, cross = spec.kinds[0], LayerKind(None, cross=True, gated=True)
+    own, cross = spec.kinds[0], LayerKind(None, cross=Cross(), gates="number")
     tokens = spec.vocab_size
     return replace(
         spec,

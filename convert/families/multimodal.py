@@ -17,6 +17,7 @@ from convert.families.unserved import check_served
 from convert.families.vision import VisionFamily, vision_recipes
 from convert.families.vision_gemma import gemma3, paligemma
 from convert.families.vision_idefics import idefics2, idefics3
+from convert.families.vision_idefics1 import idefics1
 from convert.families.vision_internvl import internvl
 from convert.families.vision_llava import llava
 from convert.families.vision_mllama import mllama
@@ -29,6 +30,7 @@ from jaxengine.architecture.model import ModelSpec
 # How each model sees.
 MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
     "gemma3": gemma3,
+    "idefics": idefics1,
     "idefics2": idefics2,
     "idefics3": idefics3,
     "internvl": internvl,
@@ -48,7 +50,9 @@ TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_te
 SECTIONS = {"qwen2_vl_text": [16, 24, 24], "qwen2_5_vl_text": [16, 24, 24], "qwen3_vl_text": [24, 20, 20]}
 INTERLEAVED = ("qwen3_vl_text",)  # whatever the configuration says, as in transformers
 WHOLE_PROMPTS = ("paligemma",)  # models that are never served as their text part alone
-TOWERS = r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)\b"
+TOWERS = (
+    r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|perceiver_resampler|image_newline)\b"
+)
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
     (r"^(model\.)?(language_model|text_model)\.(model\.)?", "model."),

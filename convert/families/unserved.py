@@ -1,17 +1,15 @@
 """Models that take pictures in a way that is not built: refused by name, rather than read as what they are not.
 
-Their text parts are refused too: those of the first three have layers that no family here has.
+Their text parts are refused too.
 """
 
 from collections.abc import Iterable, Mapping
 
 from convert.config.config import Config
 
-OWN_LAYERS = "its text model attends to pictures by layers of its own"
 AUTHORS_LAYOUT = "its authors' layout is not read; name the repository whose name ends in -hf"
 TOWER = "its vision tower is not built"
 UNSERVED: Mapping[str, str] = {
-    "idefics": OWN_LAYERS,
     "llama4": "its vision tower and chunked attention are not built",
     **dict.fromkeys(("internvl_chat", "llava_llama", "llava_mistral", "llava_qwen"), AUTHORS_LAYOUT),
     **dict.fromkeys(("aria", "aya_vision", "blip-2", "chameleon", "cohere2_vision", "deepseek_vl", "florence2"), TOWER),

@@ -36,6 +36,7 @@ class Layout:
     turned_experts: they lie in one tensor [expert, in, out] each of gate and up, whose outputs alternate, and of down.
     bias_as_row: the head's bias is a matrix of one row.
     short_head: the head has rows for tokens alone; those behind mean nothing, and are the embedding's.
+    apart: how many of the last rows of embedding and head are in tensors of their own, `embedding_apart`, `head_apart`.
     """
 
     qkv: QKV = "concat"
@@ -48,6 +49,7 @@ class Layout:
     turned_experts: bool = False
     bias_as_row: bool = False
     short_head: bool = False
+    apart: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +87,15 @@ def identity(spec: ModelSpec) -> dict[str, Recipe]:
 
 
 def checkpoint_names(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
-    """Names of the checkpoint tensors of parameter `name`. Those of a bias are its weight's, ending in `.bias`."""
+    """Names of the checkpoint tensors of parameter `name`, by its own name or by that of any layer. Those of a bias are
+    its weight's, ending in `.bias`.
+    """
     layer = re.search(r"\d+", name)
-    key = re.sub(r"\d+", "{i}", name, count=1)
+    key = name if name in tensors else re.sub(r"\d+", "{i}", name, count=1)
     found = tensors.get(key)
     if found is None and key.endswith("_bias"):
-        found = tuple(re.sub(r"weight$", "bias", each) for each in tensors.get(key.removesuffix("_bias"), ()))
+        weight = checkpoint_names(tensors, name.removesuffix("_bias"))
+        found = tuple(re.sub(r"weight$", "bias", each) for each in weight)
     return tuple(each.replace("{i}", layer.group() if layer else "") for each in found or ())
 
 
@@ -117,6 +122,9 @@ def recipes(
         if name == "head" and layout.short_head:
             made[name] = Recipe(tuple(_short_head(spec, parameter, (*named, *tensors["embedding"]))))
             continue
+        if name in ("embedding", "head") and layout.apart:
+            made[name] = Recipe(tuple(_apart(parameter, (*named, *tensors[f"{name}_apart"]), layout.apart)))
+            continue
         made[name] = Recipe(tuple(_parts(name, spec, parameter, named, layout)), name == "head" and layout.unit_head)
     return made
 
@@ -136,6 +144,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
     if name == "head_bias" and layout.bias_as_row:
         return [Part(named[0], (1, *parameter.shape), (0,), parameter.shape)]
+    if kind in ("attention_gate", "mlp_gate") and parameter.shape != (1,):  # stored with axes of texts and of tokens
+        return [Part(named[0], (1, 1, *parameter.shape), (0,), parameter.shape)]
     inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
     if kind == "relative":  # a row per bucket, of all heads
         inputs = len(parameter.shape) - 1
@@ -158,6 +168,12 @@ def _short_head(spec: ModelSpec, parameter: Parameter, named: Sequence[str]) -> 
     (rows, width), tokens = parameter.shape, spec.tokens
     head = Part(named[0], (tokens, width), (0, 0), (tokens, width), 1)
     return [head, Part(named[1], (rows, width), (tokens, 0), (rows - tokens, width), 1, np.arange(tokens, rows))]
+
+
+def _apart(parameter: Parameter, named: Sequence[str], last: int) -> list[Part]:
+    rows, width = parameter.shape
+    boxes = ((0, (rows - last, width)), (rows - last, (last, width)))
+    return [Part(tensor, shape, (start, 0), shape, 1) for tensor, (start, shape) in zip(named, boxes, strict=True)]
 
 
 def _part(

@@ -1,6 +1,6 @@
 """The parameters of one layer of a decoder, an encoder or a tower, by names without the layer's prefix. No JAX here."""
 
-from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
+from jaxengine.architecture.model import Cross, Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
 
 
@@ -17,7 +17,9 @@ def relative_parameter(spec: ModelSpec, relative: RelativePositions) -> Paramete
 def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
-    table = norm_parameters("attention_norm", spec) | (_of_pictures(spec) if kind.cross else _attention(spec))
+    table = norm_parameters("attention_norm", spec) | (
+        _attention(spec) if kind.cross is None else _of_pictures(spec, kind.cross)
+    )
     if spec.block == "sandwich":
         table |= norm_parameters("attention_post_norm", spec)
     if spec.encoder:
@@ -25,8 +27,9 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.block != "parallel":
         table |= norm_parameters("mlp_norm", spec)
     table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
-    if kind.gated:
-        table |= {name: Parameter((1,), (None,)) for name in ("attention_gate", "mlp_gate")}
+    if kind.gates != "none":
+        gate = Parameter((1,), (None,)) if kind.gates == "number" else Parameter((spec.hidden_size,), ("embed",))
+        table |= {"attention_gate": gate, "mlp_gate": gate}
     if spec.layer_scale:
         table |= {name: Parameter((spec.hidden_size,), ("embed",)) for name in ("attention_scale", "mlp_scale")}
     if spec.block == "sandwich":
@@ -72,13 +75,14 @@ def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:
     return {name: parameter for name, parameter in table.items() if parameter}
 
 
-def _cross_attention(spec: ModelSpec) -> dict[str, Parameter]:
+def _cross_attention(spec: ModelSpec, width: int = 0) -> dict[str, Parameter]:
+    """`width`: of what is attended to, if not the model's."""
     hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
     heads = ("kv_heads", None, None)
     table = {
         "cross_q": Parameter((kv, group, dim, hidden), (*heads, "embed"), 1),
         "cross_q_bias": Parameter((kv, group, dim), heads) if spec.qkv_bias else None,
-        "cross_kv": Parameter((2, kv, dim, hidden), (None, "kv_heads", None, "embed"), 1),
+        "cross_kv": Parameter((2, kv, dim, width or hidden), (None, "kv_heads", None, "embed"), 1),
         "cross_kv_bias": Parameter((2, kv, dim), (None, "kv_heads", None)) if spec.qkv_bias else None,
         "cross_out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
         "cross_out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
@@ -86,10 +90,11 @@ def _cross_attention(spec: ModelSpec) -> dict[str, Parameter]:
     return {name: parameter for name, parameter in table.items() if parameter}
 
 
-def _of_pictures(spec: ModelSpec) -> dict[str, Parameter]:
-    """Of a layer that attends to pictures: as behind an encoder, with norms of queries and keys."""
+def _of_pictures(spec: ModelSpec, cross: Cross) -> dict[str, Parameter]:
+    """Of a layer that attends to pictures: as behind an encoder, and norms of queries and keys."""
     norm = Parameter((spec.head_dim,), (None,))
-    return _cross_attention(spec) | {"cross_q_norm": norm, "cross_k_norm": norm}
+    names = ("cross_q_norm", "cross_k_norm") if cross.norm else ()
+    return _cross_attention(spec, cross.width) | dict.fromkeys(names, norm)
 
 
 def _mlp(spec: ModelSpec) -> dict[str, Parameter]:

@@ -18,6 +18,7 @@ from jaxengine.architecture.switches import (
     Attention,
     Block,
     ClampedGate,
+    Cross,
     Embedding,
     Encoder,
     Experts,
@@ -42,6 +43,7 @@ __all__ = [
     "Attention",
     "Block",
     "ClampedGate",
+    "Cross",
     "Embedding",
     "Encoder",
     "Experts",
@@ -133,14 +135,22 @@ class ModelSpec:
             raise ValueError(f"image token {self.vision.token} is outside the vocabulary of {self.vocab_size}")
         if self.cross_layers and (self.block != "sequential" or len(self.cross_layers) == self.num_layers):
             raise ValueError("layers that attend to pictures are sequential, and stand among others")
-        if self.vision is not None and self.vision.cross and not self.cross_layers:
-            raise ValueError("no layer attends to the pictures that the model sees")
+        if self.vision is not None and self.vision.cross:
+            self._check_seen(self.vision)
         if len(self.cache_scales) not in (0, self.num_layers):
             raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
         if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
             raise ValueError("cache_scales must be positive and finite")
         for kind in self.kinds:
             self._check_rope(kind)
+
+    def _check_seen(self, vision: Vision) -> None:
+        if not self.cross_layers:
+            raise ValueError("no layer attends to the pictures that the model sees")
+        seen = vision.row_size(self.hidden_size)
+        for kind in self.kinds:
+            if kind.cross is not None and (kind.cross.width or self.hidden_size) != seen:
+                raise ValueError(f"layers attend to rows of width {kind.cross.width}, and pictures have {seen}")
 
     def _check_encoder(self, encoder: Encoder) -> None:
         if not 1 <= encoder.num_layers <= MAX_LAYERS:
@@ -182,9 +192,9 @@ class ModelSpec:
     @property
     def cross_layers(self) -> tuple[int, ...]:
         """The layers that attend to pictures, and keep nothing of the text."""
-        if not any(kind.cross for kind in self.kinds):
+        if all(kind.cross is None for kind in self.kinds):
             return ()
-        return tuple(layer for layer in range(self.num_layers) if self.kind(layer).cross)
+        return tuple(layer for layer in range(self.num_layers) if self.kind(layer).cross is not None)
 
     @property
     def embedding_width(self) -> int:
@@ -235,7 +245,7 @@ class ModelSpec:
         """The layers of a tower in which all tiles of a picture see each other once more, likewise."""
         assert self.vision is not None
         return replace(
-            self.tower_spec, num_layers=self.vision.tower.global_layers, kinds=(LayerKind(None, gated=True),)
+            self.tower_spec, num_layers=self.vision.tower.global_layers, kinds=(LayerKind(None, gates="number"),)
         )
 
     @property
@@ -243,12 +253,13 @@ class ModelSpec:
         """The layers of the resampler, likewise."""
         assert self.vision is not None and self.vision.resampler is not None
         own = self.vision.resampler
-        same = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "norm", "activation")
+        same = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "norm", "activation", "gated")
         return ModelSpec(
             vocab_size=1,
             max_positions=1,
-            hidden_size=self.hidden_size,
+            hidden_size=self.vision.row_size(self.hidden_size),
             kinds=(LayerKind(),),
+            attention=Attention(qk_norm=own.qk_norm),
             **{name: getattr(own, name) for name in same},
         )
 

@@ -37,6 +37,8 @@ def check_picture(vision: Vision, shape: PictureShape) -> None:
     if vision.tower.tiles and math.prod(canvas(vision, shape)) != len(shape.tiles):
         tiles = math.prod(canvas(vision, shape))
         raise ValueError(f"a picture of this size has {tiles} tiles, got {len(shape.tiles)}")
+    if vision.cross and not vision.tower.tiles and len(shape.tiles) != 1:
+        raise ValueError(f"a picture has one tile, got {len(shape.tiles)}")
     merge, grid = vision.connector.merge, vision.tower.grid
     for tile in shape.tiles:
         if min(tile) < merge:

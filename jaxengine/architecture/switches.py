@@ -18,6 +18,7 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 RopeAxes = Literal["runs", "interleaved", "own", "alternating"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu"]
 Routing = Literal["softmax", "sparse_mixer"]
+Gates = Literal["none", "number", "vector"]
 
 # Where a layer normalises around each branch f, attention or MLP; n is its norm, and p its second norm if it has two:
 #   sequential      x + f(n(x)), one branch after the other
@@ -96,6 +97,24 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Cross:
+    """How a layer attends to pictures, and not to the text.
+
+    width: of the rows that its keys and values are made of; 0 = hidden_size.
+    norm: queries and keys are normalised, head by head.
+    blind_mlp: tokens that see no picture go through its MLP too; else the layer adds nothing to them.
+    """
+
+    width: int = 0
+    norm: bool = True
+    blind_mlp: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width < 0:
+            raise ValueError(f"the width of what a layer attends to must not be negative, got {self.width}")
+
+
+@dataclass(frozen=True)
 class LayerKind:
     """What may differ from layer to layer. Layers of one kind are traced once, so there should be few."""
 
@@ -103,13 +122,13 @@ class LayerKind:
     window: int = 0  # keys that a query sees, its own included; 0 = all
     scale: float | None = None  # of query · key; None = head_dim ** -0.5
     experts: bool = False  # the MLP is `ModelSpec.experts`
-    cross: bool = False  # it attends to pictures, and not to the text; queries and keys are normalised, head by head
-    gated: bool = False  # what each branch adds is multiplied by the tanh of a learned number
+    cross: Cross | None = None
+    gates: Gates = "none"  # what each branch adds is multiplied by the tanh of a learned number, or of one per feature
 
     def __post_init__(self) -> None:
         if self.window < 0:
             raise ValueError(f"window must not be negative, got {self.window}")
-        if self.cross and (self.window or self.rope is not None):
+        if self.cross is not None and (self.window or self.rope is not None):
             raise ValueError("a layer that attends to pictures has neither window nor rope")
 
 

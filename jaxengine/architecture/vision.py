@@ -116,6 +116,7 @@ class Tower:
 class Connector:
     """What leaves the tower → rows of the text model: merge squares of patches, normalise, multiply once or twice.
 
+    product: there is one; else rows are what leaves the tower.
     merge: the side of the squares of patches that become one row. Their features lie behind each other, row by row.
     pooled: the row is their mean instead.
     norm: in front of the merging, or behind it where `norm_merged`.
@@ -126,6 +127,7 @@ class Connector:
     scale: multiplies the rows.
     """
 
+    product: bool = True
     merge: int = 1
     pooled: bool = False
     norm: Norm | None = None
@@ -142,6 +144,8 @@ class Connector:
             raise ValueError(f"connector merge {self.merge} and inner {self.inner} must be positive")
         if self.gated and not self.inner:
             raise ValueError("a gated connector needs an inner width")
+        if not self.product and (self.merge > 1 or self.inner or self.squeeze or self.norm is not None):
+            raise ValueError("a connector without a product does nothing")
 
 
 @dataclass(frozen=True)
@@ -149,8 +153,8 @@ class Resampler:
     """Learned tokens that read what the connector makes of a tile, and each other; what leaves them are the tile's
     rows, of which there are as many as `latents` whatever its size (Jaegle et al. 2021, arXiv 2103.03206).
 
-    Its layers are the decoder's, without biases, gated, and as wide as the text model; what they read is normalised in
-    each. A norm is behind the last.
+    Its layers are the decoder's, without biases, and as wide as the rows; what they read is normalised in each. A norm
+    is behind the last. What has a name of `ModelSpec`'s means the same.
     """
 
     latents: int
@@ -161,6 +165,8 @@ class Resampler:
     ffn_size: int
     norm: Norm
     activation: Activation = "silu"
+    gated: bool = True
+    qk_norm: QKNorm | None = None
 
     def __post_init__(self) -> None:
         for name in ("latents", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size"):
@@ -184,7 +190,9 @@ class Vision:
     skipped: how many of a tile's first tokens make no row.
     pinpoints: heights and widths, in pixels, of which the best for a picture is cut into tiles; for `unpadded` rows.
     cross: rows stand in for nothing: layers of the text model attend to them (`LayerKind.cross`). A picture has one
-        token, and a row of the device's pool is all that these layers read of a tile.
+        token, and a row of the device's pool is all that these layers read of a tile. It is one tile, unless its tiles
+        see each other.
+    forgets: the id behind which a prompt's tokens see no picture, until the next one; -1 = there is none.
     deepstack_layers: the layers of the tower behind which further rows are made; the i-th set is added to the residual
         stream behind layer i of the text model (Meng et al. 2024, 2406.04334).
     """
@@ -202,6 +210,7 @@ class Vision:
     pinpoints: tuple[tuple[int, ...], ...] = ()
     horizon: Horizon = "token"
     cross: bool = False
+    forgets: int = -1
     deepstack_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -214,9 +223,13 @@ class Vision:
             raise ValueError("unpadded rows need pinpoints, and a row of every patch and of nothing else")
         if self.resampler is not None and (self.connector.merge > 1 or self.rows != "tiles"):
             raise ValueError("a resampler reads each token of a tile, and makes the rows tile by tile")
-        plain = self.rows == "tiles" and self.resampler is None and self.connector.merge == 1 and not self.deepstack
-        if self.cross != bool(self.tower.tiles) or (self.cross and not (plain and self.horizon == "token")):
-            raise ValueError("layers attend to tiles that see each other, to a row of each of their tokens")
+        if self.tower.tiles and (not self.cross or self.resampler is not None):
+            raise ValueError("of tiles that see each other, layers attend to a row of each token")
+        plain = self.rows == "tiles" and self.connector.merge == 1 and not self.deepstack and not self.skipped
+        if self.cross and not (plain and self.tile and self.horizon == "token"):
+            raise ValueError("layers attend to tiles of one size, to all tokens of each")
+        if not self.cross and (not self.connector.product or self.forgets >= 0):
+            raise ValueError("rows that stand in for tokens are as wide as these, and seen by all tokens behind")
 
     @property
     def deepstack_connector(self) -> Connector:
@@ -236,6 +249,17 @@ class Vision:
         """
         fixed = self.tower.positions == "learned" or (self.tower.positions == "bucketised" and not self.resampler)
         return self.tower.grid if fixed else ()
+
+    @property
+    def places(self) -> int:
+        """How many keys layers read of a row of the device's pool; 1 where rows stand in for tokens."""
+        if not self.cross:
+            return 1
+        return self.resampler.latents if self.resampler is not None else self.tower.tokens
+
+    def row_size(self, hidden: int) -> int:
+        """Width of a row, of a text model as wide as `hidden`."""
+        return hidden if self.connector.product else self.feature_size
 
     @property
     def heads(self) -> tuple[tuple[int, int], ...]:

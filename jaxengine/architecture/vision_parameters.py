@@ -95,14 +95,14 @@ def _connector(connector: Connector, features: int, hidden: int) -> dict[str, Pa
         axes = (*(None for _ in gate), "ffn", None)
         table |= _product("up", (*gate, connector.inner, merged), axes, connector.bias)
         table |= _product("down", (hidden, connector.inner), ("embed", "ffn"), connector.bias)
-    else:
+    elif connector.product:
         table |= _product("only", (hidden, merged), ("embed", None), connector.bias)
     return table
 
 
 def _resampler(spec: ModelSpec, latents: int) -> dict[str, Parameter]:
     layers = spec.resampler_spec
-    table = {"latents": Parameter((latents, spec.hidden_size), (None, "embed"))}
+    table = {"latents": Parameter((latents, layers.hidden_size), (None, "embed"))}
     for i in range(layers.num_layers):
         own = layer_parameters(layers, layers.kind(i)) | norm_parameters("context_norm", layers)
         table |= {f"layers.{i}.{name}": _of_tower(parameter) for name, parameter in own.items()}

@@ -68,8 +68,12 @@ class Limits:
         return see_shapes(vision, self.image_patches) if vision else ()
 
     def image_run(self, vision: Vision) -> int:
-        """The most rows of pictures that layers attend to at once; 0 where they stand in for tokens."""
-        return min(self.image_rows, RUN_IMAGES * vision.tower.tiles) if vision.cross else 0
+        """The most rows of pictures that layers attend to at once; 0 where they stand in for tokens.
+
+        Where pictures have no tiles that see each other a token sees one: the last that has begun.
+        """
+        most = RUN_IMAGES * vision.tower.tiles if vision.tower.tiles else 1
+        return min(self.image_rows, most) if vision.cross else 0
 
     def rows_of(self, tokens: int) -> int:
         """Rows of a mixed step of `tokens`: a decode bucket, so that both kinds of step share a sampling graph."""

@@ -248,7 +248,7 @@ class PageTables:
         size = self.pool.page_size
         if written // size <= sequence.offered_pages or sequence.nonfinite or not self.prefix_cache:
             return
-        full = min(written, len(sequence.tokens)) // size
+        full = min(written, sequence.shareable) // size
         self._extend_prefix_keys(sequence)
         for i in range(sequence.offered_pages, full):
             ids = self._page_ids(sequence, i)

@@ -209,8 +209,8 @@ class Engine:
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
         start_token, image_token = self.description.decoder_start_token_id, self.description.image_token_id
-        cross = self.vision is not None and self.vision.cross
-        sequence = Sequence(request, self.arrivals, start_token, image_token=image_token, cross=cross)
+        cross, forgets = (self.vision.cross, self.vision.forgets) if self.vision is not None else (False, -1)
+        sequence = Sequence(request, self.arrivals, start_token, image_token=image_token, cross=cross, forgets=forgets)
         self.live[request.id] = sequence
         self.preparation.begin(sequence)
 

@@ -108,7 +108,7 @@ class Compiler:
         spec, tiles = self.shapes.spec, self.shapes.limits.image_rows
         if spec.vision is not None and spec.vision.cross:
             held = storage_dtype(self.shapes.dtype) if self.device.cache_as_bits else self.shapes.dtype
-            arrays = layer_cache(spec, tiles * spec.vision.tower.tokens, 1, held)
+            arrays = layer_cache(spec, tiles * spec.vision.places, 1, held)
             return [tuple(self.array(*array) for array in arrays)] * len(spec.cross_layers)
         shape = self.shapes.limits.image_rows, self.shapes.pool_width
         return self.array(shape, jnp.dtype(self.shapes.dtype))

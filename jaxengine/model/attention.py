@@ -16,6 +16,7 @@ from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm, Norm
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
+from jaxengine.ops.adapters import AdapterTokens
 
 
 class Attention(nnx.Module):
@@ -42,15 +43,20 @@ class Attention(nnx.Module):
         bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
-        qkv = self.qkv(x, adapters=batch.adapters)  # [T, K, G+2, D]
-        if self.clip:
-            qkv = qkv.clip(-self.clip, self.clip)
-        if self.norm is not None:
-            qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
+        qkv = self.projected(x, batch.adapters)
         if self.sinks is not None:
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
         return self.out(attended, adapters=batch.adapters), keys, values
+
+    def projected(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
+        """Queries, keys and values of `x` [T, hidden], not yet rotated: [T, K, G+2, D]."""
+        qkv = self.qkv(x, adapters=adapters)
+        if self.clip:
+            qkv = qkv.clip(-self.clip, self.clip)
+        if self.norm is not None:
+            qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
+        return qkv
 
 
 class PictureAttention(nnx.Module):
@@ -60,7 +66,8 @@ class PictureAttention(nnx.Module):
 
     def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
         self.q = Linear.named("cross_q", get)
-        self.norm = Norm.named("cross_q_norm", NormSpec("rms", spec.norm.eps), get)
+        normed = kind.cross is not None and kind.cross.norm
+        self.norm = Norm.named("cross_q_norm", NormSpec("rms", spec.norm.eps), get) if normed else None
         self.out = Linear.named("cross_out", get)
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
@@ -74,7 +81,9 @@ class PictureAttention(nnx.Module):
         bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
-        q = self.norm(self.q(x, adapters=batch.adapters))  # [T, K, G, D]
+        q = self.q(x, adapters=batch.adapters)  # [T, K, G, D]
+        if self.norm is not None:
+            q = self.norm(q)
         read = self.ops.read(q, keys, values, batch, self.spec)
         return self.out(read, adapters=batch.adapters), keys, values
 

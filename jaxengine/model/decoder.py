@@ -43,6 +43,12 @@ def run_layer(
     return layer(stream, keys, values, rope_tables, bias, batch)
 
 
+@jax.jit
+def run_blind(layer: Layer, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
+    """A layer that attends to pictures where there are none, likewise."""
+    return layer.blind(stream, batch)
+
+
 class Decoder(nnx.Module):
     """Token ids to hidden states; writes keys and values to the pages.
 
@@ -89,7 +95,7 @@ class Decoder(nnx.Module):
 
         There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
         layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches. Without pictures
-        the layers that attend to them do nothing.
+        the layers that attend to them do nothing, or go through their MLPs alone.
         """
         hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
         return hidden, layers
@@ -119,6 +125,9 @@ class Decoder(nnx.Module):
                 if isinstance(images, PictureCaches):
                     seen = (*images.layers[self.cross.index(i)], None, AttentionBias(), images.batch)
                     stream, _, _ = run_layer(layer, stream, *seen)
+                else:
+                    assert isinstance(layer, Layer)
+                    stream = run_blind(layer, stream, batch)
                 continue
             table, cache = self.groups.layers[i]
             cache %= len(caches)

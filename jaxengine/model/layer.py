@@ -1,7 +1,7 @@
 """One layer: attention and MLP branches of the residual stream, in any of the arrangements of `Block`.
 
 In a model with an encoder, a third branch between the two attends to the encoder's output. A layer that attends to
-pictures adds nothing to tokens that see none.
+pictures adds nothing to tokens that see none, or what its MLP makes of them alone.
 """
 
 from collections.abc import Callable
@@ -43,12 +43,13 @@ class Layer(nnx.Module):
         self.residual_scale = spec.residual_scale
         self.attention_scale = nnx.Param(get("attention_scale")) if spec.layer_scale else None
         self.mlp_scale = nnx.Param(get("mlp_scale")) if spec.layer_scale else None
-        self.attention_gate = nnx.Param(get("attention_gate")) if kind.gated else None
-        self.mlp_gate = nnx.Param(get("mlp_gate")) if kind.gated else None
-        self.of_pictures = kind.cross
+        self.attention_gate = nnx.Param(get("attention_gate")) if kind.gates != "none" else None
+        self.mlp_gate = nnx.Param(get("mlp_gate")) if kind.gates != "none" else None
+        self.of_pictures = kind.cross is not None
+        self.blind_mlp = kind.cross is None or kind.cross.blind_mlp
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
-        attention = PictureAttention(spec, kind, get, ops) if kind.cross else Attention(spec, kind, get, ops)
+        attention = PictureAttention(spec, kind, get, ops) if self.of_pictures else Attention(spec, kind, get, ops)
         first = attention.q if isinstance(attention, PictureAttention) else attention.qkv
         self.attention = attention
         self.attention_norm = norm("attention_norm", first if alone else None)
@@ -71,7 +72,9 @@ class Layer(nnx.Module):
     ) -> tuple[ResidualStream, Array, Array]:
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
-        attended = self._gated(_times(attended, self.attention_scale), self.attention_gate, batch)
+        attended = _gated(_times(attended, self.attention_scale), self.attention_gate)
+        if self.of_pictures:
+            attended = _of_those_who_see(attended, batch)
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
@@ -83,20 +86,20 @@ class Layer(nnx.Module):
         x, branch_input = self._branch_input(stream, self.mlp_norm)
         return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 
+    def blind(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
+        """What a layer that attends to pictures makes of the residual stream where there are none."""
+        if not self.blind_mlp:
+            return stream
+        x, branch_input = self._branch_input(stream, self.mlp_norm)
+        return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm)
+
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
         if isinstance(self.mlp, MixtureOfExperts):
             made = self.mlp(x, batch.tokens, batch.adapters)
         else:
             made = self.mlp(x, batch.adapters)
-        return self._gated(_times(made, self.mlp_scale), self.mlp_gate, batch)
-
-    def _gated(self, branch: Array, gate: nnx.Param[Array] | None, batch: StepBatch) -> Array:
-        """`branch` [T, hidden] through its gate [1], if it has one, and 0 for tokens that see no picture."""
-        if gate is not None:
-            branch = branch * jnp.tanh(gate[...])
-        if self.of_pictures:
-            branch = jnp.where(batch.kv_length[:, None] > 0, branch, 0)
-        return branch
+        made = _gated(_times(made, self.mlp_scale), self.mlp_gate)
+        return made if self.blind_mlp else _of_those_who_see(made, batch)
 
     def _branch_input(self, stream: ResidualStream, norm: Norm | None) -> tuple[Array, Array]:
         """The residual stream with its branch added, and the next branch's input."""
@@ -122,3 +125,13 @@ class Layer(nnx.Module):
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:
     """`branch` [T, hidden] times its learned factors [hidden], if it has any."""
     return branch if scale is None else branch * scale[...]
+
+
+def _gated(branch: Array, gate: nnx.Param[Array] | None) -> Array:
+    """`branch` [T, hidden] through its gate, [1] or [hidden], if it has one."""
+    return branch if gate is None else branch * jnp.tanh(gate[...])
+
+
+def _of_those_who_see(branch: Array, batch: StepBatch) -> Array:
+    """`branch` [T, hidden], 0 for tokens that see no picture."""
+    return jnp.where(batch.kv_length[:, None] > 0, branch, 0)

@@ -84,29 +84,36 @@ class PlacedImage:
     encoded: EncodedImage | None = None
 
 
-def place(prompt: Ids[int], images: Ids[Image], token: int, cross: bool = False) -> list[PlacedImage]:
+def place(
+    prompt: Ids[int], images: Ids[Image], token: int, cross: bool = False, forgets: int = -1
+) -> list[PlacedImage]:
     """`images` of `prompt`, in which a row stands in for every `token` in an image's span.
 
     With `cross` layers attend to images instead: a token to those that follow each other without a token between them,
     the last such run that has begun, as far as it has (transformers' `get_cross_attention_token_mask`). The images of a
-    run come into the pool together.
+    run come into the pool together. Behind the id `forgets` a prompt's tokens see none, until the next run.
     """
     ids = np.asarray(prompt, np.int32)
     found = [(each, np.flatnonzero(ids[each.offset : each.end] == token)) for each in images]
-    spans = _runs(images) if cross else [(each.offset, each.end) for each in images]
+    blind = 1 + np.flatnonzero(ids[:-1] == forgets)
+    spans = _runs(images, blind.tolist()) if cross else [(each.offset, each.end) for each in images]
     return [
         PlacedImage(image, (image.offset + places).astype(np.int32), *span)
         for (image, places), span in zip(found, spans, strict=True)
     ]
 
 
-def _runs(images: Ids[Image]) -> list[tuple[int, int]]:
-    """Of each image: where its run begins, and where the next one does."""
+def _runs(images: Ids[Image], blind: list[int]) -> list[tuple[int, int]]:
+    """Of each image: where its run begins, and where the next one does or tokens are `blind`, ascending indices. What
+    is answered sees what the prompt's last token does.
+    """
     ends = {each.end for each in images}
     starts = [each.offset for each in images if each.offset not in ends]
     bounds = [*starts, FOREVER]
     numbers = [bisect.bisect(starts, each.offset) for each in images]
-    return [(bounds[number - 1], bounds[number]) for number in numbers]
+    blind = [*blind, FOREVER]
+    untils = [blind[bisect.bisect(blind, each.offset)] for each in images]
+    return [(bounds[n - 1], min(bounds[n], until)) for n, until in zip(numbers, untils, strict=True)]
 
 
 def seen_rows(images: Ids[PlacedImage], start: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -83,7 +83,7 @@ class Sequence:
         start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
             token alone. The sequence's page table begins with the pages of the encoder input.
         image_token: for a model that sees: the id in whose places rows of images stand.
-        cross: layers of it attend to images instead, see `place`.
+        cross, forgets: layers of it attend to images instead, see `place`.
 
     A resumed request begins as one that was preempted: what it has been answered stands behind its prompt.
     """
@@ -97,10 +97,11 @@ class Sequence:
         *,
         image_token: int | None = None,
         cross: bool = False,
+        forgets: int = -1,
     ) -> None:
         self.request = request
         self.adapter = adapter
-        self.image_token, self.cross = image_token, cross
+        self.image_token, self.cross, self.forgets = image_token, cross, forgets
         self.adapter_slot: int | None = None  # of the device's stacks; with a slot for the sequence it has this too
         self.passed_by = 0  # later requests with adapters that were begun while it waited for a slot of the stacks
         self.params: SamplingParams = request.params
@@ -114,7 +115,7 @@ class Sequence:
         self.prompt_length = len(self.tokens)
         self.images: list[PlacedImage] = []
         if image_token is not None:
-            self.images = place(prompt, request.images, image_token, cross)
+            self.images = place(prompt, request.images, image_token, cross, forgets)
         self.max_length = self.prompt_length + self.params.max_tokens  # `length` never exceeds it
         self.tokens += request.resume.generated if request.resume else ()
         self.length = len(self.tokens)
@@ -155,7 +156,13 @@ class Sequence:
         start_token = self.tokens[0] if self.encoder_input else None
         for _ in range(1, beams.search.width):
             beam = Sequence(
-                self.request, self.arrival, start_token, self.adapter, image_token=self.image_token, cross=self.cross
+                self.request,
+                self.arrival,
+                start_token,
+                self.adapter,
+                image_token=self.image_token,
+                cross=self.cross,
+                forgets=self.forgets,
             )
             self.members.append(beam)
         for member in self.members:
@@ -166,6 +173,16 @@ class Sequence:
         self.tokens = [*parent.tokens]
         self.length, self.computed, self.rope_length = parent.length, parent.computed, parent.rope_length
         self.prefix_keys, self.offered_pages = [*parent.prefix_keys], parent.offered_pages
+
+    @property
+    def shareable(self) -> int:
+        """How many of its tokens see what they would in any prompt: behind the id `forgets` a prompt's see no image,
+        and those of an answer do.
+        """
+        first = self.prompt_length - 1
+        if not self.images or self.forgets < 0 or self.forgets not in self.tokens[first:]:
+            return len(self.tokens)
+        return self.tokens.index(self.forgets, first) + 1
 
     @property
     def reads_whole_prompt(self) -> bool:

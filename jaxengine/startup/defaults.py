@@ -110,7 +110,7 @@ def _image_rows(options: EngineOptions, vision: Vision, patches: int) -> int:
 
 def _cross_rows(asked: int | None, vision: Vision, largest: int) -> int:
     """The same, in tiles, whose rows layers attend to for as long as a request runs."""
-    tile = vision.tower.tokens
+    tile = vision.places
     if asked is not None and asked < largest * tile:
         raise ValueError(f"image_cache_tokens {asked} cannot hold the {largest * tile} tokens of {largest} tiles")
     return asked // tile if asked else max(2 * largest, CROSS_TILES)

@@ -94,7 +94,7 @@ def image_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -
     row = (1 + spec.vision.deepstack) * spec.hidden_size
     if spec.vision.cross:
         of_token = 2 * len(spec.cross_layers) * spec.num_kv_heads * spec.head_dim
-        row = spec.vision.tower.tokens * of_token // devices
+        row = spec.vision.places * of_token // devices
     patches = CALLS_AHEAD * limits.see_shapes(spec.vision)[-1].patches * spec.vision.patch_values
     return (limits.image_rows * row + patches) * jnp.dtype(dtype).itemsize
 

@@ -208,7 +208,7 @@ def _seen(spec: ModelSpec, pool: Any, sight: SightFields, batch: StepBatch) -> l
     if pool is None or spec.vision is None:
         return []
     if sight.seen is not None and sight.run is not None:
-        return [PictureCaches.of(pool, sight.seen, sight.run, spec.vision.tower.tokens, batch)]
+        return [PictureCaches.of(pool, sight.seen, sight.run, spec.vision.places, batch)]
     return [] if sight.image_row is None else [ImageRows.of(pool, sight.image_row)]
 
 

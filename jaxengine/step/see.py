@@ -1,7 +1,7 @@
 """What a model sees: pictures through its tower, into the pool of rows that later steps take in place of embeddings.
 
 The pool lives on the device, [rows, (1 + deepstack)·hidden], and which of its rows are whose is the host's knowledge.
-Where layers attend to pictures it is keys and values for each, [rows · tokens of a tile, 1, K, D]. A call reads several
+Where layers attend to pictures it is keys and values for each, [rows · keys of a row, 1, K, D]. A call reads several
 pictures, of one request or of several; padding writes nothing.
 Legend: P patches of d numbers, R rows.
 """
@@ -39,7 +39,7 @@ class See(Split):
         """
         encoder: VisionEncoder | PictureReader = self.merged(leaves, {})
         if isinstance(encoder, PictureReader):
-            size = encoder.vision.tower.tokens
+            size = encoder.vision.places
             places = (rows[:, None] * size + jnp.arange(size, dtype=jnp.int32)).ravel()
             made = encoder(shape, patches, fields)
             return jax.tree.map(

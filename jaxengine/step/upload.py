@@ -81,11 +81,11 @@ class SlotFields:
 
     def see(self, sequence: Sequence, start: int, count: int) -> np.ndarray:
         """i32 [count]: how many rows of the pool each token of `sequence` from `start` on sees in layers that attend to
-        pictures. From now on the slot has what the last of them sees.
+        pictures. From now on the slot has what the last of them sees, unless the next one sees them no more.
         """
         rows, seen = seen_rows(sequence.images, start, count)
-        slot = sequence.slot
-        self.runs[slot, : len(rows)], self.seen[slot] = rows, len(rows)
+        slot, ends = sequence.slot, any(each.until == start + count for each in sequence.images)
+        self.runs[slot, : len(rows)], self.seen[slot] = rows, NEW if ends else len(rows)
         return seen
 
 

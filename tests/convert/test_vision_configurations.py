@@ -43,6 +43,8 @@ QWEN = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
+IDEFICS = {"embed_dim": 1280, "image_size": 224, "intermediate_size": 5120, "num_attention_heads": 16}
+IDEFICS |= {"num_hidden_layers": 32, "patch_size": 14}
 MLLAMA: dict[str, Any] = {"attention_heads": 16, "hidden_size": 1280, "image_size": 560, "intermediate_size": 5120}
 MLLAMA |= {"intermediate_layers_indices": [3, 7, 15, 23, 30], "max_num_tiles": 4, "model_type": "mllama_vision_model"}
 MLLAMA |= {"num_global_layers": 8, "num_hidden_layers": 32, "patch_size": 14, "vision_output_dim": 7680}
@@ -54,6 +56,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "text_config": {"model_type": "gemma3_text", "hidden_size": 2560},
         "vision_config": {**SIGLIP, "image_size": 896},
     },
+    "idefics-9b": {"model_type": "idefics", "vocab_size": 32000, "additional_vocab_size": 2, "hidden_size": 4096}
+    | {"cross_layer_interval": 4, "use_resampler": True, "vision_config": {**IDEFICS, "model_type": "idefics"}}
+    | {"perceiver_config": {"model_type": "idefics", "qk_layer_norms_perceiver": True}},
     "idefics2-8b": {"model_type": "idefics2", "image_token_id": 32001, "perceiver_config": {"model_type": "idefics2"}}
     | {"text_config": {"model_type": "mistral", "vocab_size": 32003}}
     | {"vision_config": {**SO400M, "model_type": "idefics2", "image_size": 980, "patch_size": 14}},
@@ -96,6 +101,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 Read = tuple[int, int, int, int, str, str, float, str, tuple[int, ...], int, str]
 SEES: dict[str, Read] = {
     "gemma-3-4b-it": (1152, 27, 72, 4304, "gelu_tanh", "layer", 1e-6, "learned", (64, 64), 4, "image"),
+    "idefics-9b": (1280, 32, 80, 5120, "gelu", "layer", 1e-5, "learned", (16, 16), 1, "token"),
     "idefics2-8b": (1152, 27, 72, 4304, "gelu_tanh", "layer", 1e-6, "bucketised", (), 1, "token"),
     "Idefics3-8B-Llama3": (1152, 27, 72, 4304, "gelu_tanh", "layer", 1e-6, "bucketised", (26, 26), 2, "token"),
     "InternVL3-1B-hf": (1024, 24, 64, 4096, "gelu", "layer", 1e-6, "learned", (32, 32), 2, "token"),
@@ -133,6 +139,5 @@ def test_the_text_reads_what_chosen_layers_of_llama_3_2_vision_read() -> None:
 
 
 def _hidden(config: Config) -> int:
-    text = config.section("text_config")
-    assert text is not None
+    text = config.section("text_config") or config
     return text.integer("hidden_size")

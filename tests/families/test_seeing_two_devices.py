@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("llava_next", "qwen2_5_vl", "gemma3", "mllama")
+NAMES = ("llava_next", "qwen2_5_vl", "gemma3", "mllama", "idefics")
 
 
 @pytest.fixture(scope="module")

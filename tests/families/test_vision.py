@@ -84,7 +84,7 @@ def test_a_tower_beside_a_quantised_text_part_stays_in_floats(quantize: str | No
     np.testing.assert_allclose(rows, reference.rows(picture), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["llava", "pixtral", "qwen2_5_vl", "idefics2", "mllama"])
+@pytest.mark.parametrize("name", ["llava", "pixtral", "qwen2_5_vl", "idefics2", "mllama", "idefics"])
 def test_the_kernels_of_a_gpu_see_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted: tiles with a class token, pictures of any size that rotate, windows, a resampler, joined tiles."""
     kernels = BACKENDS["triton"]

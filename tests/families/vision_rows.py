@@ -12,7 +12,6 @@ from jaxengine.architecture.picture import rows_of
 from jaxengine.device import DeviceTraits
 from jaxengine.model.vision.encoder import VisionEncoder
 from jaxengine.model.vision.packing import EncodeShape, needed, pack_pictures
-from jaxengine.model.vision.picture_reader import PictureReader
 from jaxengine.ops import Ops
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
@@ -42,7 +41,7 @@ class Encoded:
         mesh, device = make_mesh(devices), DeviceTraits.of(jax.devices()[0])
         self.parameters = load_parameters(self.source, mesh, "float32", device, lambda done, total: None, quantize)
         arguments = (self.source.spec, self.parameters, device, Ops(attention, mesh))
-        self.encoder = PictureReader(*arguments).rows if self.vision.cross else VisionEncoder(*arguments)
+        self.encoder = VisionEncoder(*arguments)
 
     def rows(self, pictures: list[Seen], shape: EncodeShape | None = None) -> list[np.ndarray]:
         """The rows of each picture, all encoded in one call of `shape`; None = the least that holds them."""
@@ -53,6 +52,5 @@ class Encoded:
         patches[: len(own)] = own
         call: Any = jax.jit(lambda patches, fields: self.encoder(shape, patches, fields))
         rows = np.asarray(call(patches, pack_pictures(self.vision, shape, shapes)))
-        size = self.vision.tower.tokens if self.vision.cross else 1
-        ends = np.cumsum([size * rows_of(self.vision, each) for each in shapes])
+        ends = np.cumsum([self.vision.places * rows_of(self.vision, each) for each in shapes])
         return np.split(rows, ends)[: len(shapes)]

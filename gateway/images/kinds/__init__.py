@@ -1,6 +1,7 @@
 """Every kind of image processor that is served, by the model types that have it."""
 
 from gateway.images.kinds.gemma3 import Gemma3
+from gateway.images.kinds.idefics import Idefics
 from gateway.images.kinds.idefics2 import Idefics2
 from gateway.images.kinds.idefics3 import Idefics3
 from gateway.images.kinds.internvl import InternVL
@@ -25,6 +26,7 @@ KINDS: tuple[type[Kind], ...] = (
     InternVL,
     PaliGemma,
     Mllama,
+    Idefics,
 )
 TRIAL = 1000  # pixels on each side of a picture that any kind can plan
 

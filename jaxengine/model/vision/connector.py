@@ -27,7 +27,7 @@ class Connector(nnx.Module):
         self.norm = None if spec.norm is None else Norm.named("connector.norm", spec.norm, get)
         self.squeeze = named("squeeze") if spec.squeeze else None
         self.up = named("up") if spec.inner else None
-        self.last = named("down" if spec.inner else "only")
+        self.last = named("down" if spec.inner else "only") if spec.product else None
 
     def __call__(self, features: Array, merge: Array) -> Array:
         x = self._merged(features, merge)
@@ -35,6 +35,8 @@ class Connector(nnx.Module):
             x = self.norm(x)
         if self.up is not None:
             x = self._activated(self.up(x))
+        if self.last is None:
+            return x
         rows = self.last(x)
         return rows if self.spec.scale == 1 else rows * jnp.asarray(self.spec.scale, rows.dtype)
 

@@ -1,4 +1,5 @@
-"""The encoder of pictures: patches → rows that stand in for the embeddings of placeholder tokens.
+"""The encoder of pictures: patches → rows that stand in for the embeddings of placeholder tokens, or of which
+`picture_reader` makes keys and values.
 
 Its layers are the decoder's, over segments in place of sequences. Where things lie, `packing` has computed.
 
@@ -19,6 +20,7 @@ from jaxengine.model.vision.connector import Connector
 from jaxengine.model.vision.packing import EncodeShape, unpack
 from jaxengine.model.vision.resampler import Resampler
 from jaxengine.model.vision.segments import longest_segment
+from jaxengine.model.vision.tiled_tower import TiledTower
 from jaxengine.model.vision.tower import Tower
 from jaxengine.ops import Ops
 
@@ -33,7 +35,7 @@ class VisionEncoder(nnx.Module):
             return parameters.get(f"{VISION}{name}")
 
         self.vision = spec.vision
-        self.tower = Tower(spec, get, device, ops)
+        self.tower = (TiledTower if spec.vision.tower.tiles else Tower)(spec, get, device, ops)
         self.connector = Connector(spec.vision, get)
         deepstack = replace(spec.vision, connector=spec.vision.deepstack_connector)
         self.deepstack = nnx.List(
@@ -44,7 +46,8 @@ class VisionEncoder(nnx.Module):
         self.newline = nnx.Param(get("newline")) if spec.vision.rows == "unpadded" else None
 
     def __call__(self, shape: EncodeShape, patches: Array, fields: Array) -> Array:
-        """patches [P, patch_values] and `pack_pictures`' fields → rows [R, (1 + deepstack) · hidden].
+        """patches [P, patch_values] and `pack_pictures`' fields → rows [R, (1 + deepstack) · hidden]; where layers
+        attend to them, all those of R tiles.
 
         Rows are of the weights' dtype. `shape` is static. Behind the text model's rows lie those of each deepstack set.
         """
@@ -55,7 +58,8 @@ class VisionEncoder(nnx.Module):
         if sets:
             rows = jnp.concatenate([rows, *sets], axis=-1)
         if self.resampler is not None:
-            return self.resampler(rows, unpacked["lengths"], longest_segment(self.vision, shape))[: shape.rows]
+            made = self.resampler(rows, unpacked["lengths"], longest_segment(self.vision, shape))
+            return made[: shape.rows * self.vision.places]
         if self.newline is not None:
             rows = jnp.concatenate([rows, self.newline[...][None]])[unpacked["rows"]]
         return rows

@@ -99,6 +99,8 @@ def _powers(first: int, last: int, factor: int) -> list[int]:
 
 def _most_rows(vision: Vision, patches: int, segments: int) -> int:
     """The most rows that pictures of so many patches, in so many tiles, can have."""
+    if vision.cross:
+        return segments
     if vision.resampler is not None:
         return segments * vision.resampler.latents
     if vision.rows == "unpadded":
@@ -148,7 +150,7 @@ def tower_tokens(vision: Vision, shape: EncodeShape) -> int:
 
 def connector_rows(vision: Vision, shape: EncodeShape) -> int:
     """M of a call."""
-    if vision.tower.tiles:
+    if vision.cross:
         return shape.rows * vision.tower.tokens
     return shape.patches if vision.rows == "unpadded" or vision.resampler else shape.rows
 

@@ -54,7 +54,7 @@ class Resampler(nnx.Module):
         for layer, norm in zip(self.layers, self.context_norms, strict=True):
             order = layer.attention_norm.order  # the product takes its inputs in this order
             assert isinstance(layer.attention, Attention)
-            qkv = layer.attention.qkv(in_order(norm(context), None if order is None else order[...]))
+            qkv = layer.attention.projected(in_order(norm(context), None if order is None else order[...]))
             keys, values = write(keys, qkv[:, :, -2], read), write(values, qkv[:, :, -1], read)
             stream, keys, values = run_layer(layer, stream, keys, values, None, AttentionBias(), batch)
         return self.final_norm(stream.sum())

@@ -51,6 +51,10 @@ class TiledTower(nnx.Module):
         self.post_tiles = GatedTable("post_tiles", tower.hidden_size, get)
         self.global_layers = layers("global_layers", spec.global_spec)
 
+    def tapped(self, shape: EncodeShape, patches: Array, fields: Fields) -> tuple[Array, list[Array]]:
+        """As `Tower` has it; there is no deepstack."""
+        return self(shape, patches, fields), []
+
     def __call__(self, shape: EncodeShape, patches: Array, fields: Fields) -> Array:
         stream = ResidualStream(self.embedding(shape, patches, fields))
         batch = _batch(fields["lengths"], tower_tokens(self.vision, shape), picture_tokens(self.vision))

@@ -91,6 +91,10 @@ HUB: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "mistral3",
         {"": {"image_size": 1540}, "preprocessor_config.json": {"size": {"longest_edge": 1540}}},
     ),
+    "idefics-9b": (
+        "idefics",
+        {"": {"image_size": 224}, "preprocessor_config.json": {"image_size": 224}},
+    ),
     "idefics2-8b": (
         "idefics2",
         {

@@ -50,6 +50,8 @@ def patches(name: str, picture: Image.Image, patch: int) -> tuple[list[tuple[int
     """Rows and columns of patches of each tile, and the patches, f32 [N, d], that transformers' model would embed."""
     options = IMAGE_OPTIONS.get(kind_of(name), {})
     found = sides(name).reference.image_processor([[picture]], return_tensors="pt", **options)
+    if isinstance(found, torch.Tensor):
+        found = {"pixel_values": found}
     pixels = found["pixel_values"].float()
     if "image_grid_thw" in found:
         return [tuple(found["image_grid_thw"][0, 1:].tolist())], pixels.numpy()

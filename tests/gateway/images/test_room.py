@@ -16,7 +16,9 @@ from gateway.images.plan import Detail
 from gateway.images.processor import ImageProcessor
 from gateway.images.room import Room
 from gateway.images.settings import Settings, UnusableProcessor
+from jaxengine.architecture.model import Cross, ModelSpec
 from jaxengine.architecture.picture import check_picture, rows_of
+from jaxengine.architecture.vision import Vision
 from jaxengine.device import CPU
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.defaults import derive_limits
@@ -41,10 +43,18 @@ def opened(name: str, room: Room) -> ImageProcessor:
 def test_by_default_the_engine_has_room_for_what_checkpoints_cut_into_tiles(name: str, tmp_path: Path) -> None:
     target = hub_directory(name, tmp_path)
     vision = vision_of(target)
-    seeing = replace(LLAMA3_2_11B if vision.cross else LLAMA_8B, vision=vision)
-    limits, processor = derive_limits(EngineOptions(), seeing, CPU), ImageProcessor.open(target)
+    limits, processor = derive_limits(EngineOptions(), _seeing(vision), CPU), ImageProcessor.open(target)
     for size in [(4000, 4000), (4000, 3000), (900, 4000), (700, 700)]:
         assert Room(limits.image_patches, limits.image_rows).holds(processor.plan(*size, "high"))
+
+
+def _seeing(vision: Vision) -> ModelSpec:
+    """Some model with these eyes."""
+    if not vision.cross:
+        return replace(LLAMA_8B, vision=vision)
+    cross = Cross(width=vision.row_size(LLAMA3_2_11B.hidden_size))
+    kinds = (each if each.cross is None else replace(each, cross=cross) for each in LLAMA3_2_11B.kinds)
+    return replace(LLAMA3_2_11B, kinds=tuple(kinds), vision=vision)
 
 
 def test_a_kind_is_tried_for_each_of_these() -> None:

@@ -1,7 +1,7 @@
 """Whole engines that see are transformers' whole models: logits and greedy ids, however prompts are cut and shared.
 
-Three ways to see: tiles whose tokens see what is before them, a rope with three axes, and images whose tokens see each
-other behind windows.
+Five ways to see: tiles whose tokens see what is before them, a rope with three axes, images whose tokens see each other
+behind windows, and layers that attend to the tiles of a run, or to the last image.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Seeing:
         np.testing.assert_allclose(logprob_rows(found), expected[-1 - len(found) : -1], atol=TOLERANCE)
 
 
-@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl", "gemma3", "mllama"])
+@pytest.fixture(scope="module", params=["llava_next", "qwen2_5_vl", "gemma3", "mllama", "idefics"])
 def seeing(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compile_cache: None
 ) -> Iterator[Seeing]:
