@@ -13,6 +13,7 @@ from convert.cache import locked
 from jaxengine.telemetry.logs import OURS
 from tests import shared_cache
 from tests.servers import Server, serving
+from tests.xla import AS_SERVED
 
 Checkpoints = Callable[[str], Path]
 
@@ -38,9 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The default model behind every route. The first time on a machine, it is fetched. It holds gigabytes, so not
-    for longer than a module, and two at a time however many processes share the tests."""
+    for longer than a module, and two at a time however many processes share the tests. Compiled as for
+    its users."""
+    directory = tmp_path_factory.mktemp("smollm2")
     place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
-    with locked(shared_cache.ROOT / f"smollm2-{place}"), serving(tmp_path_factory.mktemp("smollm2")) as server:
+    with locked(shared_cache.ROOT / f"smollm2-{place}"), serving(directory, env=AS_SERVED) as server:
         server.wait_ready()
         yield server
 

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from convert.cache import cache_root
+from tests.xla import FAST
 
 ROOT = cache_root() / "tests"  # decided before any test sets XDG_CACHE_HOME
 COMPILED = ROOT / "compiled"  # JAX's persistent compilation cache, whose keys are JAX's own
 
 
 def share_compiles() -> None:
-    """Let JAX keep what takes 20 ms to compile, in this process and those it starts. Servers have a cache of their own.
+    """Let JAX compile fast, and keep what takes 20 ms to compile, in this process and those it starts. Servers have a
+    cache of their own.
 
     Before JAX is imported.
     """
+    os.environ.setdefault("XLA_FLAGS", FAST)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

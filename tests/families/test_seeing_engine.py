@@ -36,8 +36,8 @@ def test_the_engine_s_logits_are_transformers(name: str, tmp_path: Path) -> None
     whole = {"prompt_logprobs": True, "logprobs": engine.description.vocab_size}
     assert_seen(engine, prompt, alone(engine, prompt.ask(1, max_tokens=6, **whole)))
     chunks = engine.stats().steps - before.steps - 5
-    # A picture is one token to mllama: its prompt fits the budget, but a step encodes only one of the two.
-    assert chunks == 1 if name == "paligemma" else chunks > 1
+    least = -(-len(prompt.ids) // budget)  # a picture to encode may end a chunk before
+    assert chunks == 1 if name == "paligemma" else chunks >= least
     serve(engine, [prompt.ask(2, max_tokens=1)])
     answer = serve(engine, [prompt.ask(3, max_tokens=6, logprobs=engine.description.vocab_size)])[3]
     assert answer.cached_tokens == (len(prompt.ids) - 1) // 16 * 16

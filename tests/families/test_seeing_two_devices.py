@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests import xla
+
 pytestmark = pytest.mark.slow
 
 NAMES = ("llava_next", "qwen2_5_vl", "gemma3", "mllama", "idefics")
@@ -16,9 +18,7 @@ NAMES = ("llava_next", "qwen2_5_vl", "gemma3", "mllama", "idefics")
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     program = [sys.executable, "-m", "tests.families.seeing_two_devices", str(tmp_path_factory.mktemp("two")), *NAMES]
-    xla = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(program, env={**os.environ, **xla.devices(2)}, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 

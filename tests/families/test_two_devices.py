@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import xla
 from tests.families.two_devices import families
 
 pytestmark = pytest.mark.slow
@@ -15,9 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, float]]:
     program = [sys.executable, "-m", "tests.families.two_devices", str(tmp_path_factory.mktemp("two"))]
-    xla = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(program, env={**os.environ, **xla.devices(2)}, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 

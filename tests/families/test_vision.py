@@ -19,6 +19,7 @@ from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
 from jaxengine.ops import BACKENDS
 from jaxengine.ops.weight import Weight
 from jaxengine.weights.kv_heads import replicate_heads
+from tests import xla
 from tests.families.vision_rows import TOLERANCE, Encoded
 from tests.tiny_quantized import FORMATS, write_quantized
 from tests.tiny_vision import SEEN, write_vision
@@ -60,9 +61,7 @@ def test_pictures_of_one_call_do_not_see_each_other_nor_the_padding(model: tuple
 
 def test_a_tower_is_split_over_devices_by_its_heads_where_they_divide(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.families.vision_devices", str(tmp_path)]
-    xla = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(program, env={**os.environ, **xla.devices(4)}, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stderr[-3000:]
     for found in json.loads(done.stdout.splitlines()[-1]):
         assert max(difference for difference, _ in found.values()) < TOLERANCE

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import xla
 from tests.eagle import Kind, TinyEagle
 from tests.families.seq2seq import write_seq2seq
 from tests.families.zoo import ZOO
@@ -38,9 +39,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     eagle = made.write(tmp_path_factory.mktemp("eagle"))
     models = map(str, (directory, few_heads, experts, encoder, states, adapters, eagle))
     program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
-    xla = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"  # half the time to compile
-    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(program, env={**os.environ, **xla.devices(8)}, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests import xla
+
 pytestmark = pytest.mark.slow
 
 SPLIT = {  # arrays of a layer: those of its four matrices, of which two have split inputs, and so a split order
@@ -33,8 +35,9 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
 )
 def test_logits_over_several_devices_are_those_of_one(devices: int, formats: list[str]) -> None:
     program = [sys.executable, "-m", "tests.jaxengine.weights.split_groups", str(devices), *formats]
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        program, env={**os.environ, **xla.devices(devices)}, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert list(found) == formats
