@@ -83,13 +83,14 @@ class Layer(nnx.Module):
         if self.cross is not None and batch.cross is not None:
             x, branch_input = self._branch_input(stream, self.cross_norm)
             stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
-        x, branch_input = self._branch_input(stream, self.mlp_norm)
-        return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm), keys, values
+        return self._with_mlp(stream, batch), keys, values
 
     def blind(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """What a layer that attends to pictures makes of the residual stream where there are none."""
-        if not self.blind_mlp:
-            return stream
+        return self._with_mlp(stream, batch) if self.blind_mlp else stream
+
+    def _with_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
+        """`stream` with the MLP's branch behind that of attention."""
         x, branch_input = self._branch_input(stream, self.mlp_norm)
         return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm)
 
