@@ -33,7 +33,7 @@ from jaxengine.startup.defaults import derive_limits
 from jaxengine.step import buffer, filters, sampling
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
-from tests.gpu_compile import h200
+from tests.gpu_compile import h200, toolchain
 from tests.gpu_compile.h200 import Facts, facts
 from tests.random_adapters import llama_targets
 from tests.shapes import (
@@ -377,5 +377,5 @@ WHOLE = {
 
 if __name__ == "__main__":
     result, *names = sys.argv[1:]
-    made = {name: dataclasses.asdict((PROGRAMS | WHOLE)[name]()) for name in names or PROGRAMS}
+    made = {name: dataclasses.asdict((PROGRAMS | WHOLE)[name]()) for name in names or toolchain.in_turn(PROGRAMS)}
     Path(result).write_text(json.dumps(made, indent=1))

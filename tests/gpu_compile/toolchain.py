@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ def facts(module: str, paths: pytest.TempPathFactory) -> Any:
         return run(module, paths.mktemp("h200") / "facts.json")
     except ToolchainMissing as missing:
         pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
+
+
+def in_turn(programs: Iterable[str]) -> list[str]:
+    """The order in which this process compiles `programs`: of two that share the tests, each begins at its own end, and
+    finds what the other has made.
+    """
+    names = list(programs)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return names[::-1] if int(worker) % 2 else names
 
 
 def run(module: str, result: Path, *names: str) -> Any:
