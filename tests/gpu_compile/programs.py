@@ -70,7 +70,7 @@ PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
 GUESSES = 7  # of a draft
-EIGHT_TILES = EncodeShape(8 * 576, 8, 8 * (576 + 24))  # of LLaVA-NeXT
+FIVE_TILES = EncodeShape(5 * 576, 5, 5 * (576 + 24))  # of LLaVA-NeXT
 HEADS = Medusa(5, 1, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)
 EAGLE3 = Eagle(  # as published for Llama-3.1-8B, but for the model's number of layers
     dataclasses.replace(cut(LLAMA_8B, 1), vocab_size=32000),
@@ -345,8 +345,8 @@ PROGRAMS = {
     "mixed_seeing": lambda: mixed(SEEING, 1),
     "decode_by_axes": lambda: decode(BY_AXES, 1),
     "mixed_by_axes": lambda: mixed(BY_AXES, 1),
-    "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, EIGHT_TILES),
-    "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, EIGHT_TILES),
+    "see_llava_next": lambda: see(cut(LLAVA_NEXT_7B, 1), 1, FIVE_TILES),
+    "see_llava_next_tp8": lambda: see(cut(LLAVA_NEXT_7B, 1), 8, FIVE_TILES),
     "see_gemma3": lambda: see(dataclasses.replace(cut(LLAMA_8B, 1), vision=GEMMA3_EYES), 1, EncodeShape(4096, 1, 256)),
     "see_qwen2_5": lambda: see(
         dataclasses.replace(cut(LLAMA_8B, 1), vision=QWEN2_5_EYES), 1, EncodeShape(5476, 1, 1369, 100)

@@ -15,7 +15,7 @@ TOWERS = {
     "see_gemma3": SIGLIP_SO400M,
     "see_qwen2_5": QWEN2_5_TOWER,
 }
-TOKENS = {"see_llava_next": 8 * 577, "see_gemma3": 4096, "see_qwen2_5": 5476}
+TOKENS = {"see_llava_next": 5 * 577, "see_gemma3": 4096, "see_qwen2_5": 5476}
 BF16, MIB = 2, 1 << 20
 
 

@@ -10,7 +10,7 @@ import pytest
 from jaxengine.architecture.vision import Horizon
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
-from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.defaults import IMAGE_ROWS, derive_limits
 from jaxengine.step import functions
 from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B
 
@@ -43,7 +43,8 @@ def test_no_step_verifies_more_than_all_rows_can_have() -> None:
 def test_the_largest_picture_is_what_the_model_cuts_one_into() -> None:
     limits = derive_limits(EngineOptions(), LLAVA_NEXT_7B, H200)
     assert limits.image_patches == 5 * 576
-    assert limits.image_rows == 2 * limits.see_shapes(LLAVA_NEXT_7B.vision)[-1].rows
+    largest = limits.see_shapes(LLAVA_NEXT_7B.vision)[-1]
+    assert (largest.segments, largest.rows, limits.image_rows) == (5, 5 * 600, IMAGE_ROWS)
     asked = derive_limits(EngineOptions(max_image_patches=1000, image_cache_tokens=9999), LLAVA_NEXT_7B, H200)
     assert (asked.image_patches, asked.image_rows) == (2 * 576, 9999)
 
@@ -59,7 +60,7 @@ def test_a_cpu_takes_smaller_pictures_but_all_tiles_of_one() -> None:
 
 
 def test_a_pool_too_small_for_the_largest_picture_is_refused() -> None:
-    with pytest.raises(ValueError, match="image_cache_tokens 100 cannot hold the 4800 tokens"):
+    with pytest.raises(ValueError, match="image_cache_tokens 100 cannot hold the 3000 tokens"):
         derive_limits(EngineOptions(image_cache_tokens=100), LLAVA_NEXT_7B, H200)
 
 

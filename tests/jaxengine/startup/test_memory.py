@@ -38,9 +38,9 @@ def pages_in_host_memory(cache: str) -> int:
 
 
 def test_what_was_seen_takes_a_row_of_every_device_and_patches_come_in_two_calls() -> None:
-    """Of LLaVA-NeXT: rows of 4096 in bf16, and twice eight tiles of patches with 588 numbers."""
+    """Of LLaVA-NeXT: rows of 4096 in bf16, and twice five tiles of patches with 588 numbers."""
     limits = derive_limits(EngineOptions(image_cache_tokens=10_000), LLAVA_NEXT_7B, H200)
-    assert image_bytes(limits, LLAVA_NEXT_7B, "bfloat16") == 2 * (10_000 * 4096 + 2 * 8 * 576 * 588)
+    assert image_bytes(limits, LLAVA_NEXT_7B, "bfloat16") == 2 * (10_000 * 4096 + 2 * 5 * 576 * 588)
     assert image_bytes(LIMITS, LLAMA_8B, "bfloat16") == 0
 
 
