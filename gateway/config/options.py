@@ -146,7 +146,7 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
         4 << 30,
         values.whole(1, 1 << 48),
         "bytes that requests of an HTTP process may hold of their images: bodies, files and what the engine is sent; a "
-        "request beyond is answered 429",
+        "request beyond is answered 429; an eighth, where it is free, keeps what earlier images became",
     )
     image_payload_limit: int = option(
         32 << 20, values.whole(1), "largest request body in bytes where the model sees, instead of --payload-limit"

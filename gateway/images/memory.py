@@ -1,10 +1,14 @@
-"""How many bytes requests may hold of their images, all together: a picture of a megabyte becomes patches of fifty."""
+"""How many bytes pictures may hold, all together: those of requests, a megabyte of which becomes patches of fifty, and
+in what these leave the patches of earlier ones.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.errors import Kind, RequestError
+from gateway.images.patch_cache import PatchCache
 
+CACHED = 8  # the part of all memory that earlier pictures may take is 1 / this: 512 MiB, some hundred pictures
 RETRY_SECONDS = 1  # advised to a client: so soon other requests are answered
 
 
@@ -13,11 +17,13 @@ class ImageMemory:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.held = 0  # bytes
+        self.held = 0  # bytes, by requests
+        self.earlier = PatchCache(limit // CACHED)
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """`size` bytes for the body of the `with`. Where no others are held, any number is let in.
+        """`size` bytes for the body of the `with`, for which earlier pictures make room. Where no others are held, any
+        number is let in.
 
         Raises RequestError OVERLOADED: they are too many beside those that are held.
         """
@@ -25,6 +31,7 @@ class ImageMemory:
             message = "images of other requests take all memory that there is for them (--max-image-memory)"
             raise RequestError(Kind.OVERLOADED, message, retry_after=RETRY_SECONDS)
         self.held += size
+        self.earlier.shrink(self._limit - self.held)
         try:
             yield
         finally:

@@ -61,7 +61,11 @@ class Pictures:
         try:
             processor = ImageProcessor.open(directory, room)
             helper = self._helper_class(directory, dtype=dtype, room=room)
-            self.sight = Sight(processor, model, description, self._files, helper, most=most, max_pixels=max_pixels)
+            earlier = self.memory.earlier
+            earlier.shrink(0)  # of another engine, which may want other numbers of them
+            self.sight = Sight(
+                processor, model, description, self._files, helper, earlier, most=most, max_pixels=max_pixels
+            )
         except (OSError, ValueError) as error:
             self._why = "this server cannot read images for this model"
             logger.warning("images are refused: %s", error)

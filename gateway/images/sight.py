@@ -12,6 +12,7 @@ from gateway.http.encoding import in_thread
 from gateway.images.acquisition import Acquisition
 from gateway.images.header import read_header
 from gateway.images.helper import PictureHelper
+from gateway.images.patch_cache import PatchCache
 from gateway.images.picture import Picture, Placed, ReadPrompt, Source, about
 from gateway.images.processor import ImageProcessor
 from gateway.images.prompt import PromptWriter
@@ -29,6 +30,7 @@ class Sight:
     decoded; what is decoded is decoded by the helper.
 
     Args:
+        earlier: pictures, none of which is decoded again.
         most: pictures of a prompt.
         max_pixels: of a picture.
     """
@@ -40,12 +42,13 @@ class Sight:
         description: pb.Description,
         files: Acquisition,
         helper: PictureHelper,
+        earlier: PatchCache,
         *,
         most: int,
         max_pixels: int,
     ) -> None:
         self._processor, self._model, self._description = processor, model, description
-        self._files, self._helper = files, helper
+        self._files, self._helper, self._earlier = files, helper, earlier
         self.most, self._max_pixels = most, max_pixels
         self._writer = PromptWriter(processor, model.tokenizer)
         self.placeholder = self._writer.inline  # for a picture in a text that no template writes
@@ -131,7 +134,8 @@ class Sight:
         return patch_bytes(self._description, picture.plan.shape.patches)
 
     async def images(self, placed: Sequence[Placed], salt: bytes) -> list[pb.Image]:
-        """What the engine is sent of them: of equal pictures, one is decoded. Raises RequestError.
+        """What the engine is sent of them: of equal pictures one is decoded, if not one of earlier requests. Raises
+        RequestError.
 
         `salt` is the caller's. Equal pictures of callers with different salts are different ones to the engine, whose
         answer comes sooner where it has seen a picture before.
@@ -141,18 +145,23 @@ class Sight:
             for each in placed
         ]
         different = {digest: each.picture for digest, each in zip(digests, placed, strict=True)}
-        made = dict(zip(different, await _together(map(self._patches, different.values())), strict=True))
+        made = dict(zip(different, await _together(map(self._patches, different.items())), strict=True))
         dtype = self._description.patch_dtype
         return [
             image_to(digest, each.span.offset, each.span.length, each.picture.plan.shape, made[digest], dtype)
             for digest, each in zip(digests, placed, strict=True)
         ]
 
-    async def _patches(self, picture: Picture) -> bytes:
+    async def _patches(self, named: tuple[bytes, Picture]) -> bytes:
+        digest, picture = named
+        if (known := self._earlier.get(digest)) is not None:
+            return known
         plan, width = picture.plan, self._description.patch_values
         with about(picture.field):
             made = await self._helper.patches(picture.file, picture.header, (plan.shape.patches, width), plan.detail)
-        return await in_thread(made.tobytes, when=made.nbytes > LARGE)
+        patches = await in_thread(made.tobytes, when=made.nbytes > LARGE)
+        self._earlier.put(digest, patches)
+        return patches
 
     def _digest(self, picture: Picture, salt: bytes) -> bytes:
         """Names what the engine makes of a picture: 32 bytes."""

@@ -10,7 +10,7 @@ from gateway.errors import Kind, RequestError
 from gateway.images.memory import ImageMemory
 from gateway.request.images import FILE_COPIES
 from tests.gateway.fixtures import serve
-from tests.gateway.seeing import data_url, png
+from tests.gateway.seeing import ToyHelper, data_url, png
 
 CHAT = "/v1/chat/completions"
 FILE = png()
@@ -31,6 +31,39 @@ def test_one_is_let_in_however_large_and_others_while_there_is_room() -> None:
     with memory.hold(4), memory.hold(6):
         assert memory.held == 10
     assert memory.held == 0
+
+
+def test_of_earlier_pictures_those_that_were_used_last_are_kept_in_what_requests_leave() -> None:
+    memory = ImageMemory(80)
+    earlier = memory.earlier
+    for name in (b"a", b"b", b"c"):
+        earlier.put(name, bytes(4))
+        earlier.get(b"a")
+    assert [earlier.get(name) is None for name in (b"a", b"b", b"c")] == [False, True, False]
+    earlier.put(b"too large", bytes(11))
+    assert earlier.size == 8
+    with memory.hold(74):
+        assert earlier.size == 4 and earlier.get(b"c") is not None
+        with memory.hold(6):
+            assert earlier.size == 0
+    with memory.hold(81):
+        pass
+
+
+async def test_a_picture_of_an_earlier_turn_is_not_decoded_again() -> None:
+    """But for another caller, who must not learn of it by how soon an answer comes."""
+    async with serve(sees="llava_next", max_total_tokens=2048) as app:
+        assert app.gateway.pictures.sight is not None
+        helper = app.gateway.pictures._helper
+        assert isinstance(helper, ToyHelper)
+        new = {"type": "image_url", "image_url": {"url": data_url(png(seed=1))}}
+        for parts, decoded in (([IMAGE], 1), ([IMAGE, new], 2), ([new, IMAGE], 2)):
+            answer = await app.post(CHAT, asking(*parts))
+            assert (answer.status_code, helper.decoded) == (200, decoded), answer.text
+        first, *_, last = app.engine.requests
+        assert last.images[1].patches == first.images[0].patches and last.images[1].digest == first.images[0].digest
+        await app.post(CHAT, asking(IMAGE, cache_salt="another"))
+        assert helper.decoded == 3
 
 
 async def test_a_request_beyond_is_a_429_and_texts_are_answered() -> None:
