@@ -24,11 +24,21 @@ AT_HEAD = (1 << QUEUE_BITS) - 1
 
 
 class Asked(NamedTuple):
-    """What a filter may read besides the scores."""
+    """What a filter may read besides the scores, [N, 1] each but for the first."""
 
     samples: SampleFields
-    values: FilterValues  # f32 [N] each
-    surprise: Array  # f32 [N], mirostat's bound, in bits
+    values: FilterValues  # f32
+    surprise: Array  # f32, mirostat's bound, in bits
+    number: Array  # i32 [], the filter's place in ORDER, counted from 1
+    best: Array  # f32, the highest score
+    above: Array  # f32, logsumexp of the scores less the best
+    entropy: Array  # f32, in nats
+
+    def logp(self, scores: Array) -> Array:
+        return scores - self.best - self.above
+
+    def p(self, scores: Array) -> Array:
+        return jnp.exp(self.logp(scores))
 
 
 class Filtered(NamedTuple):
@@ -51,8 +61,9 @@ def narrow(scores: Array, samples: SampleFields, state: SamplerState) -> Filtere
     def one(carry: _Carry) -> _Carry:
         head = carry.low & AT_HEAD
         here = jnp.min(jnp.where(head > 0, head, len(ORDER)))  # in the common order each filter runs once
-        asked = Asked(samples, FilterValues(*state.values[samples.slot].T), state.surprise[samples.slot])
-        changed = jax.lax.switch(here.astype(jnp.int32) - 1, RUNS, carry.filtered.scores, asked)
+        number = here.astype(jnp.int32)
+        asked = _asked(carry.filtered.scores, number, samples, state)
+        changed = jax.lax.switch(jnp.array(PLACES)[number - 1], RUNS, carry.filtered.scores, asked)
         at = head == here
         filtered = Filtered(
             jnp.where(at[:, None], changed.scores, carry.filtered.scores),
@@ -64,6 +75,19 @@ def narrow(scores: Array, samples: SampleFields, state: SamplerState) -> Filtere
     low, high = (jax.lax.bitcast_convert_type(half, jnp.uint32) for half in (samples.queue_low, samples.queue_high))
     start = _Carry(Filtered(scores, jnp.zeros(scores.shape[0])), low, high)
     return jax.lax.while_loop(unfinished, one, start).filtered
+
+
+def _asked(scores: Array, number: Array, samples: SampleFields, state: SamplerState) -> Asked:
+    """What filters share is computed once for all: as a part of each, it was a quarter of what XLA compiles."""
+    values = FilterValues(*state.values[samples.slot].T[:, :, None])
+    best = _best(scores)
+    below = scores - best
+    weights = jnp.exp(below)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weighted = jnp.sum(jnp.where(weights > 0, weights * below, 0), axis=-1, keepdims=True)
+    above = jnp.log(total)
+    surprise = state.surprise[samples.slot][:, None]
+    return Asked(samples, values, surprise, number, best, above, above - weighted / total)
 
 
 def cooled(scores: Array, temperature: Array) -> Array:
@@ -88,10 +112,10 @@ def next_surprise(filtered: Filtered, ids: Array, samples: SampleFields, state: 
 def _temperature(scores: Array, asked: Asked) -> Array:
     """Entropy-based, where `low` and `high` differ (llama.cpp's `temp_ext`)."""
     low, high = asked.values.temperature_low, asked.values.temperature_high
-    most = jnp.log(jnp.maximum(jnp.sum(scores > -jnp.inf, axis=-1), 2))
-    share = jnp.clip(_entropy(scores) / most, 0, 1)
+    most = jnp.log(jnp.maximum(jnp.sum(scores > -jnp.inf, axis=-1, keepdims=True), 2))
+    share = jnp.clip(asked.entropy / most, 0, 1)
     temperature = low + (high - low) * share**asked.values.temperature_exponent
-    return cooled(scores, jnp.maximum(temperature, COLDEST)[:, None])
+    return (scores - asked.best) / jnp.maximum(temperature, COLDEST)
 
 
 def _top_n_sigma(scores: Array, asked: Asked) -> Array:
@@ -100,92 +124,87 @@ def _top_n_sigma(scores: Array, asked: Asked) -> Array:
     count = jnp.sum(left, axis=-1, keepdims=True)
     mean = jnp.sum(jnp.where(left, scores, 0), axis=-1, keepdims=True) / count
     variance = jnp.sum(jnp.where(left, (scores - mean) ** 2, 0), axis=-1, keepdims=True) / count
-    return _above(scores, _best(scores) - asked.values.top_n_sigma[:, None] * jnp.sqrt(variance))
+    return _keep(scores, scores >= asked.best - asked.values.top_n_sigma * jnp.sqrt(variance))
 
 
 def _top_a(scores: Array, asked: Asked) -> Array:
     """p ≥ a·(max p)², of KoboldAI."""
-    logp = jax.nn.log_softmax(scores)
-    return jnp.where(logp >= jnp.log(asked.values.top_a)[:, None] + 2 * _best(logp), scores, -jnp.inf)
+    return _keep(scores, asked.logp(scores) >= jnp.log(asked.values.top_a) - 2 * asked.above)
 
 
 def _epsilon_cutoff(scores: Array, asked: Asked) -> Array:
-    return _likelier(scores, asked.values.epsilon_cutoff)
+    return _likelier(scores, asked, asked.values.epsilon_cutoff)
 
 
 def _eta_cutoff(scores: Array, asked: Asked) -> Array:
     """Hewitt et al. 2022 (arXiv 2210.15191)."""
     eta = asked.values.eta_cutoff
-    return _likelier(scores, jnp.minimum(eta, jnp.sqrt(eta) * jnp.exp(-_entropy(scores))))
+    return _likelier(scores, asked, jnp.minimum(eta, jnp.sqrt(eta) * jnp.exp(-asked.entropy)))
 
 
 def _smoothing(scores: Array, asked: Asked) -> Array:
     """Quadratic, and cubic where the curve is above 1 (Aphrodite)."""
-    factor, curve = asked.values.smoothing_factor[:, None], asked.values.smoothing_curve[:, None]
-    best = _best(scores)
-    below = jnp.where(scores > -jnp.inf, scores - best, 0)
+    factor, curve = asked.values.smoothing_factor, asked.values.smoothing_curve
+    below = jnp.where(scores > -jnp.inf, scores - asked.best, 0)
     bent = below**2 * (factor * (curve - 1) / 2 * below - factor * (3 - curve) / 2)
-    return jnp.where(scores > -jnp.inf, bent, -jnp.inf)  # not + best, beside which small differences would round off
+    return _keep(bent, scores > -jnp.inf)  # not + best, beside which small differences would round off
 
 
 def _xtc(scores: Array, asked: Asked) -> Array:
     """llama.cpp's: of all that are likely enough the least likely stays."""
-    likely = (jax.nn.softmax(scores) >= asked.values.xtc_threshold[:, None]) & (scores > -jnp.inf)
+    likely = (asked.p(scores) >= asked.values.xtc_threshold) & (scores > -jnp.inf)
     least = jnp.min(jnp.where(likely, scores, jnp.inf), axis=-1, keepdims=True)  # of scores: other p may round to one
-    drawn = chance(asked.samples) < asked.values.xtc_probability
-    return jnp.where(drawn[:, None] & likely & (scores > least), -jnp.inf, scores)
+    drawn = chance(asked.samples)[:, None] < asked.values.xtc_probability
+    return _keep(scores, ~(drawn & likely & (scores > least)))
 
 
-def _top_k(scores: Array, asked: Asked) -> Array:
-    keys = _ordered(scores)
-    return _keep(scores, keys, threshold(keys, jnp.ones_like(scores), asked.samples.top_k))
-
-
-def _top_p(scores: Array, asked: Asked) -> Array:
-    """Holtzman et al. 2020 (arXiv 1904.09751)."""
-    keys = _ordered(scores)
-    return _keep(scores, keys, threshold(keys, jax.nn.softmax(scores), asked.samples.top_p))
-
-
-def _typical(scores: Array, asked: Asked) -> Array:
-    """Meister et al. 2023 (arXiv 2202.00666)."""
-    logp = jax.nn.log_softmax(scores)
-    keys = _ordered(-jnp.abs(logp + _entropy(scores)[:, None]))
-    return _keep(scores, keys, threshold(keys, jnp.exp(logp), asked.samples.typical_p))
+def _fewest(scores: Array, asked: Asked) -> Array:
+    """Top-k, top-p (Holtzman et al. 2020, arXiv 1904.09751) and typical-p (Meister et al. 2023, arXiv 2202.00666): the
+    fewest ids, from one end of an order, whose weights reach what is wanted.
+    """
+    samples, logp = asked.samples, asked.logp(scores)
+    counts, typical = asked.number == TOP_K, asked.number == TYPICAL
+    keys = _ordered(jnp.where(typical, -jnp.abs(logp + asked.entropy), scores))
+    weights = jnp.where(counts, 1, jnp.exp(logp))
+    wanted = jnp.where(counts, samples.top_k, jnp.where(typical, samples.typical_p, samples.top_p))
+    return _keep(scores, keys >= threshold(keys, weights, wanted)[:, None])
 
 
 def _min_p(scores: Array, asked: Asked) -> Array:
-    return _above(scores, _best(scores) + jnp.log(asked.samples.min_p)[:, None])
+    return _keep(scores, scores >= asked.best + jnp.log(asked.samples.min_p)[:, None])
 
 
 def _skew(scores: Array, asked: Asked) -> Array:
     """The sums of probabilities in the order of ids, to the power exp(skew) (Aphrodite)."""
-    total = jnp.cumsum(jax.nn.softmax(scores), axis=-1)
-    bent = jnp.minimum(total, 1) ** jnp.exp(asked.values.skew)[:, None]
+    total = jnp.cumsum(asked.p(scores), axis=-1)
+    bent = jnp.minimum(total, 1) ** jnp.exp(asked.values.skew)
     p = jnp.diff(bent, axis=-1, prepend=0)
-    return jnp.where(scores > -jnp.inf, jnp.log(jnp.maximum(p, 0)), -jnp.inf)
+    return _keep(jnp.log(jnp.maximum(p, 0)), scores > -jnp.inf)
 
 
 def _mirostat(scores: Array, asked: Asked) -> Array:
     """Version 2 of Basu et al. 2020 (arXiv 2007.14966), as llama.cpp has it."""
-    return _likelier(scores, jnp.exp(-asked.surprise * NATS_PER_BIT))
+    return _likelier(scores, asked, jnp.exp(-asked.surprise * NATS_PER_BIT))
 
 
-FILTERS: tuple[Callable[[Array, Asked], Array], ...] = (
-    _temperature,
-    _top_n_sigma,
-    _top_a,
-    _epsilon_cutoff,
-    _eta_cutoff,
-    _smoothing,
-    _xtc,
-    _top_k,
-    _top_p,
-    _typical,
-    _min_p,
-    _skew,
-    _mirostat,
-)
+FILTERS: dict[str, Callable[[Array, Asked], Array]] = {
+    "temperature": _temperature,
+    "top_n_sigma": _top_n_sigma,
+    "top_a": _top_a,
+    "epsilon_cutoff": _epsilon_cutoff,
+    "eta_cutoff": _eta_cutoff,
+    "smoothing_factor": _smoothing,
+    "xtc": _xtc,
+    "top_k": _fewest,
+    "top_p": _fewest,
+    "typical_p": _fewest,
+    "min_p": _min_p,
+    "skew": _skew,
+    "mirostat": _mirostat,
+}
+DIFFERENT = list(dict.fromkeys(FILTERS[name] for name in ORDER))
+PLACES = [DIFFERENT.index(FILTERS[name]) for name in ORDER]
+TOP_K, TYPICAL = (1 + ORDER.index(name) for name in ("top_k", "typical_p"))
 
 
 def _run(narrowing: Callable[[Array, Asked], Array]) -> Callable[[Array, Asked], Filtered]:
@@ -197,32 +216,20 @@ def _run(narrowing: Callable[[Array, Asked], Array]) -> Callable[[Array, Asked],
     return run
 
 
-RUNS = tuple(map(_run, FILTERS))
+RUNS = tuple(map(_run, DIFFERENT))
 
 
 def _best(scores: Array) -> Array:
     return scores.max(axis=-1, keepdims=True)
 
 
-def _entropy(scores: Array) -> Array:
-    """f32 [N], in nats."""
-    logp = jax.nn.log_softmax(scores)
-    p = jnp.exp(logp)
-    return -jnp.sum(jnp.where(p > 0, p * logp, 0), axis=-1)
+def _keep(scores: Array, which: Array) -> Array:
+    return jnp.where(which, scores, -jnp.inf)
 
 
-def _above(scores: Array, floor: Array) -> Array:
-    return jnp.where(scores >= floor, scores, -jnp.inf)
-
-
-def _likelier(scores: Array, p: Array) -> Array:
-    """Those of a probability of at least `p` [N], and the best."""
-    kept = (jax.nn.softmax(scores) >= p[:, None]) | (scores == _best(scores))
-    return jnp.where(kept, scores, -jnp.inf)
-
-
-def _keep(scores: Array, keys: Array, least: Array) -> Array:
-    return jnp.where(keys >= least[:, None], scores, -jnp.inf)
+def _likelier(scores: Array, asked: Asked, p: Array) -> Array:
+    """Those of a probability of at least `p` [N, 1], and the best."""
+    return _keep(scores, (asked.p(scores) >= p) | (scores == asked.best))
 
 
 def _ordered(values: Array) -> Array:
