@@ -24,11 +24,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("model", CASES)
 def test_the_estimate_is_near(told: dict[str, Any], model: str) -> None:
     """What is left out would be missing on the device; what is too much is lost to the cache."""
-    for program in ("prompts", "sampling"):
-        ratio = told[model][program]["estimate"] / told[model][program]["xla"]
+    found = {program: told[model][program] for program in ("prompts", "sampling") if program in told[model]}
+    for program, each in found.items():
+        ratio = each["estimate"] / each["xla"]
         assert 0.97 < ratio < 1.25, f"{program}: {ratio:.2f}"
-    largest = max(told[model][program]["xla"] for program in ("prompts", "sampling"))
-    assert 0.97 < told[model]["estimate"] / largest < 1.25
+    if CASES[model].sampled:
+        assert 0.97 < told[model]["estimate"] / max(each["xla"] for each in found.values()) < 1.25
 
 
 @pytest.mark.parametrize("model", SEEING)

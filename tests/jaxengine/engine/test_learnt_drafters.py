@@ -42,7 +42,7 @@ REQUESTS = [
 
 def drafting(directory: Path, spec: DrafterSpec, **options: object) -> Engine:
     model = replace(open_model(str(directory)), drafter=RandomDrafter(spec))
-    chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, **options}
+    chosen = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, **options}
     engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
