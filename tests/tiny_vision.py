@@ -156,7 +156,9 @@ def write_vision(directory: Path, name: str, *, seed: int = 0, dtype: str = "flo
 def build(name: str, **fields: Any) -> Any:
     """transformers' model of the recipe `name`, with `fields` replaced, its weights not yet drawn."""
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps({**RECIPES[name], **fields})))
-    return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # some vectors begin as noise
+        return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
