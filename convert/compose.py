@@ -16,7 +16,7 @@ from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
-from convert.mapping.recipes import recipes
+from convert.mapping.recipes import Layout, checkpoint_names, recipes
 from convert.mapping.united_tensors import UnitedTensors
 from convert.quantized.tensors import with_weights
 from jaxengine.architecture.model import ModelSpec
@@ -67,11 +67,24 @@ def compose_as(
         raise
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
-    made = recipes(spec, family.tensors, family.layout)
+    made = recipes(spec, family.tensors, _layout(spec, family, renamed))
     if eyes is None or eyes.tensors is None:
         return ComposedSource(spec, renamed, made, ignore)
     seen = UnitedTensors(renamed, eyes.tensors)
     return ComposedSource(spec, seen, made | eyes.recipes(spec), (*ignore, *eyes.ignore(spec)))
+
+
+def _layout(spec: ModelSpec, family: Family, tensors: Tensors) -> Layout:
+    """How the checkpoint lies. Qwen3-VL's experts are turned on the hub, and not where transformers 5 has saved them,
+    which reads either, by the shape.
+    """
+    layout = family.layout
+    if layout.joint_experts != "turned" or spec.experts is None:
+        return layout
+    straight = spec.experts.count, spec.hidden_size, spec.experts.ffn_size
+    names = (checkpoint_names(family.tensors, f"layers.{i}.experts_down")[0] for i in range(spec.num_layers))
+    saved = any(name in tensors and tensors.shape(name) == straight for name in names)
+    return replace(layout, joint_experts="straight") if saved else layout
 
 
 def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensors) -> bool:

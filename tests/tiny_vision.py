@@ -127,6 +127,10 @@ SEEN["qwen2_5_vl"]["vision_config"] |= {"window_size": 56, "fullatt_block_indexe
 SEEN["qwen3_vl"]["vision_config"] |= {"out_hidden_size": 64, "num_position_embeddings": 16}
 SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidden_act": "gelu_pytorch_tanh"}
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [0]}
+SEEN["qwen3_vl_moe"] = SEEN["qwen3_vl"] | {"model_type": "qwen3_vl_moe"}
+SEEN["qwen3_vl_moe"]["text_config"] = SEEN["qwen3_vl"]["text_config"] | EXPERTS
+
 # Recipes of models that are refused by name.
 LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}
 LLAMA4 |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
@@ -138,6 +142,7 @@ RECIPES = SEEN | REFUSED
 
 # transformers writes a tower without the level that the repositories on the hub have.
 HUB_NAMES = ((r"^vision_tower\.(?=embeddings|encoder|pre_layrnorm|post_layernorm|head)", "vision_tower.vision_model."),)
+TURNED = ("qwen3_vl_moe",)  # whose experts it writes [expert, out, in]
 WITH_LEVEL = ("llava", "llava_siglip", "llava_layers", "llava_next", "gemma3", "paligemma")
 
 
@@ -149,16 +154,23 @@ def write_vision(directory: Path, name: str, *, seed: int = 0, dtype: str = "flo
     redraw(build(name, **fields), seed).to(getattr(torch, dtype)).save_pretrained(target)
     if name in WITH_LEVEL:
         _rename(target / "model.safetensors")
+    if name in TURNED:
+        turn_experts(target / "model.safetensors")
     write_prompt_files(target, name)
     return target
+
+
+def turn_experts(file: Path) -> None:
+    """Swap the last two axes of experts, which lie in one tensor."""
+    tensors = load_file(file)
+    turned = {name: tensors[name].transpose(1, 2).contiguous() for name in tensors if ".experts." in name}
+    save_file(tensors | turned, file, metadata={"format": "pt"})
 
 
 def build(name: str, **fields: Any) -> Any:
     """transformers' model of the recipe `name`, with `fields` replaced, its weights not yet drawn."""
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps({**RECIPES[name], **fields})))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # some vectors begin as noise
-        return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+    return transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -169,10 +181,11 @@ def redraw(model: Any, seed: int = 0) -> Any:
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "alpha_" in name:
+        if "alpha_" in name or parameter.numel() == 1:
             parameter.copy_(0.7 + 0.1 * noise)
         elif parameter.ndim <= 1:
-            parameter.copy_(0.7 + 0.1 * noise if parameter.numel() == 1 else parameter + 0.2 * noise)
+            begun = parameter.unique()  # zero or one; or noise, which would be another in each process
+            parameter.copy_((begun if begun.numel() == 1 else 0) + 0.2 * noise)
         elif "norm" in name and "weight" in name:
             parameter.add_(0.2 * noise)
         elif parameter is model.get_input_embeddings().weight:
@@ -180,7 +193,8 @@ def redraw(model: Any, seed: int = 0) -> Any:
         elif id(parameter) in embeddings or re.search(r"position|cls_token|latents|probe", name):
             parameter.copy_(0.4 * noise)
         else:
-            parameter.copy_(noise * (2.0 if tied and "vision" not in name else 1.3) / math.sqrt(parameter[0].numel()))
+            inputs = parameter.shape[-1] if ".experts." in name else parameter[0].numel()
+            parameter.copy_(noise * (2.0 if tied and "vision" not in name else 1.3) / math.sqrt(inputs))
     return model
 
 
@@ -193,4 +207,15 @@ def _rename(file: Path) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
 
 
-__all__ = ["IMAGE", "RECIPES", "REFUSED", "SEEN", "VOCAB", "build", "redraw", "token_id", "write_vision"]
+__all__ = [
+    "IMAGE",
+    "RECIPES",
+    "REFUSED",
+    "SEEN",
+    "VOCAB",
+    "build",
+    "redraw",
+    "token_id",
+    "turn_experts",
+    "write_vision",
+]

@@ -26,7 +26,7 @@ from convert.families.mpt import MPT
 from convert.families.olmo2 import OLMO2
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
-from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_VL_MOE
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
@@ -71,6 +71,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe_text": QWEN3_VL_MOE,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
     "t5": t5,

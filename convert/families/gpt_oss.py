@@ -57,4 +57,4 @@ def _gpt_oss(config: Config) -> ModelSpec:
     return with_experts(replace(spec, kinds=kinds), experts)
 
 
-GPT_OSS = Family(_gpt_oss, GPT_OSS_TENSORS, Layout(turned_experts=True), ignore=BUFFERS)
+GPT_OSS = Family(_gpt_oss, GPT_OSS_TENSORS, Layout(joint_experts="alternating"), ignore=BUFFERS)

@@ -9,6 +9,7 @@ from convert.config.config import Config
 from convert.config.rope import SLIDING
 from convert.families.family import Family, layer_kinds, refuse, window, with_experts
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
+from convert.mapping.recipes import Layout
 from jaxengine.architecture.model import Attention, Experts, ModelSpec, QKNorm
 
 MAX_WINDOW_LAYERS = 28  # the configurations' default
@@ -58,6 +59,11 @@ def _qwen3_moe(config: Config) -> ModelSpec:
     return _with_experts(_qwen3(config), config)
 
 
+def _qwen3_vl_moe(config: Config) -> ModelSpec:
+    """The weights of the chosen experts add up to one, and no key says so."""
+    return _qwen3_moe(Config({**config.values, "norm_topk_prob": True}, config.where))
+
+
 EXPERTS = {
     **TENSORS,
     "layers.{i}.router": (LAYER + "mlp.gate.weight",),
@@ -69,5 +75,14 @@ EXPERTS = {
 }
 QWEN2_MOE = Family(_qwen2_moe, EXPERTS, ignore=BUFFERS)
 QWEN3_MOE = Family(_qwen3_moe, {**EXPERTS, "layers.{i}.qk_norm": QK_NORM}, ignore=BUFFERS)
+QWEN3_VL_MOE = replace(
+    QWEN3_MOE,
+    spec=_qwen3_vl_moe,
+    tensors={
+        **QWEN3_MOE.tensors,
+        **{f"layers.{{i}}.experts_{name}": (f"{LAYER}mlp.experts.{name}_proj",) for name in ("gate_up", "down")},
+    },
+    layout=Layout(joint_experts="turned"),
+)
 QWEN2 = Family(_qwen2, TENSORS, ignore=BUFFERS)
 QWEN3 = Family(_qwen3, {**TENSORS, "layers.{i}.qk_norm": QK_NORM}, ignore=BUFFERS)

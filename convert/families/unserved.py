@@ -15,7 +15,7 @@ UNSERVED: Mapping[str, str] = {
     **dict.fromkeys(("aria", "aya_vision", "blip-2", "chameleon", "cohere2_vision", "deepseek_vl", "florence2"), TOWER),
     **dict.fromkeys(("gemma3n", "gemma4", "glm4v", "glm4v_moe", "instructblip", "kosmos-2", "lfm2_vl"), TOWER),
     **dict.fromkeys(("llava_next_video", "llava_onevision", "ovis2", "perception_lm", "qwen2_5_omni"), TOWER),
-    **dict.fromkeys(("qwen3_omni_moe", "qwen3_vl_moe", "video_llava", "vipllava"), TOWER),
+    **dict.fromkeys(("qwen3_omni_moe", "video_llava", "vipllava"), TOWER),
 }
 
 

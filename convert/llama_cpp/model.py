@@ -8,6 +8,7 @@ space.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import gguf
 import numpy as np
@@ -43,7 +44,12 @@ def _as_stored(family: Family, found: Architecture, name: str) -> Family:
     kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(kind, 1)
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
-    theirs = {"transposed": False, "interleaved": found.interleaved, "stacked_experts": True, "turned_experts": False}
+    theirs: dict[str, Any] = {
+        "transposed": False,
+        "interleaved": found.interleaved,
+        "stacked_experts": True,
+        "joint_experts": "",
+    }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
     return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=ignore)

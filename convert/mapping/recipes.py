@@ -33,7 +33,9 @@ class Layout:
     first_position: how many rows at the start of the position table are never used.
     unit_head: rows of the head are divided by their length.
     stacked_experts: experts lie in one tensor [expert, out, in] per projection.
-    turned_experts: they lie in one tensor [expert, in, out] each of gate and up, whose outputs alternate, and of down.
+    joint_experts: they lie in one tensor of gate and up and one of down: "alternating" [expert, in, out], whose outputs
+        are gate's and up's in turn; "turned" [expert, in, out], gate's in front of up's; "straight" [expert, out, in],
+        likewise.
     bias_as_row: the head's bias is a matrix of one row.
     short_head: the head has rows for tokens alone; those behind mean nothing, and are the embedding's.
     apart: how many of the last rows of embedding and head are in tensors of their own, `embedding_apart`, `head_apart`.
@@ -46,7 +48,7 @@ class Layout:
     first_position: int = 0
     unit_head: bool = False
     stacked_experts: bool = False
-    turned_experts: bool = False
+    joint_experts: Literal["", "alternating", "turned", "straight"] = ""
     bias_as_row: bool = False
     short_head: bool = False
     apart: int = 0
@@ -136,8 +138,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
     if kind in ("experts_gate_up", "experts_down"):
-        if layout.turned_experts:
-            return _turned_experts(parameter, named)
+        if layout.joint_experts:
+            return [_joint_experts(parameter, named[0], layout)]
         return _experts(kind, parameter, named, layout)
     if name.endswith(".conv"):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
@@ -303,13 +305,17 @@ def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layo
     return parts
 
 
-def _turned_experts(parameter: Parameter, named: Sequence[str]) -> list[Part]:
-    """A tensor [expert, in, out], or [expert, out] of biases. Where there are gate and up, they alternate along out."""
-    shape = parameter.shape
-    expert, *outputs = range(len(shape) - parameter.inputs)
-    order = (expert, *range(len(shape) - parameter.inputs, len(shape)), *reversed(outputs))
-    stored = (shape[0], *shape[len(shape) - parameter.inputs :], math.prod(shape[axis] for axis in outputs))
-    return [Part(named[0], stored, (0,) * len(shape), shape, order=order)]
+def _joint_experts(parameter: Parameter, named: str, layout: Layout) -> Part:
+    """Biases are [expert, out]."""
+    shape, axes = parameter.shape, range(len(parameter.shape))
+    expert, *outputs = axes[: len(axes) - parameter.inputs]
+    inputs = axes[len(axes) - parameter.inputs :]
+    together = math.prod(shape[axis] for axis in outputs)
+    widths = [shape[axis] for axis in inputs]
+    if layout.joint_experts == "straight":
+        return Part(named, (shape[0], together, *widths), (0,) * len(shape), shape)
+    order = (expert, *inputs, *(outputs[::-1] if layout.joint_experts == "alternating" else outputs))
+    return Part(named, (shape[0], *widths, together), (0,) * len(shape), shape, order=order)
 
 
 def _one(dim: int, order: np.ndarray | None) -> np.ndarray:

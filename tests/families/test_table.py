@@ -39,7 +39,7 @@ def proofs(model_type: str) -> set[str]:
     llamas = {name: {"model_type": "llama", **fields} for name, fields in TINY.items()}
     tiny = {name for name, fields in llamas.items() if fields["model_type"] == model_type}
     others = {"baichuan": set(BAICHUAN), "gpt2": {SANTACODER}, "mllama_text_model": {"mllama"}}
-    others["idefics"] = {"idefics", "idefics_plain"}
+    others |= {"idefics": {"idefics", "idefics_plain"}, "qwen3_vl_moe_text": {"qwen3_vl_moe"}}
     return zoo | tiny | others.get(model_type, set())
 
 

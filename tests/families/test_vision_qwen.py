@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from convert.source import open_model
+from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
 from tests.families.vision_rows import TOLERANCE, Encoded
-from tests.tiny_vision import write_vision
+from tests.tiny_vision import turn_experts, write_vision
 from tests.vision_references import Reference, Seen
 
 GRIDS = ((2, 2), (2, 12), (10, 6), (14, 18), (4, 4), (26, 2))
@@ -33,3 +35,19 @@ def test_pictures_of_any_shape_have_the_rows_of_transformers(name: str, tmp_path
     largest = EncodeShape(need.patches + 64, need.segments, need.rows, need.windows)
     rows = np.concatenate(encoded.rows(pictures, encode_shapes(encoded.vision, largest)[-1]))
     np.testing.assert_allclose(rows, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_experts_are_read_as_the_hub_has_them_and_as_transformers_saves_them(tmp_path: Path) -> None:
+    directory = write_vision(tmp_path, "qwen3_vl_moe")
+    on_the_hub = _experts(directory)
+    turn_experts(directory / "model.safetensors")
+    saved = _experts(directory)
+    assert [*saved] == [*on_the_hub] == ["layers.1.experts_gate_up", "layers.1.experts_down"]
+    for name, expected in on_the_hub.items():
+        np.testing.assert_array_equal(saved[name], expected)
+
+
+def _experts(directory: Path) -> dict[str, np.ndarray]:
+    source = open_model(str(directory)).source
+    shapes = {name: each.shape for name, each in parameter_table(source.spec).items() if "experts_" in name}
+    return {name: source.read(name, tuple(slice(size) for size in shape)) for name, shape in shapes.items()}

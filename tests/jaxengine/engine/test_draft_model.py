@@ -44,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drafting(directory: Path, draft: Path, guesses: int = GUESSES, **options: object) -> Engine:
     model = replace(open_model(str(directory)), drafter=DraftModelSource(open_model(str(draft)).source))
     config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": guesses}
-    chosen = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "speculative_config": config, **options}
+    chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "speculative_config": config, **options}
     engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
