@@ -30,9 +30,12 @@ class ImageMemory:
         if self.held and self.held + size > self._limit:
             message = "images of other requests take all memory that there is for them (--max-image-memory)"
             raise RequestError(Kind.OVERLOADED, message, retry_after=RETRY_SECONDS)
-        self.held += size
-        self.earlier.shrink(self._limit - self.held)
+        self._hold(size)
         try:
             yield
         finally:
-            self.held -= size
+            self._hold(-size)
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        self.earlier.resize(min(self._limit // CACHED, self._limit - self.held))

@@ -4,12 +4,15 @@ from collections import OrderedDict
 
 
 class PatchCache:
-    """Patches by what names them (`Sight.images`); those that were used last, up to `limit` bytes. Not thread-safe: it
-    belongs to the event loop.
+    """Patches by what names them (`Sight.images`); those that were used last, as far as there is room. Not thread-safe:
+    it belongs to the event loop.
+
+    Args:
+        room: bytes.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, room: int) -> None:
+        self._room = room
         self._patches = OrderedDict[bytes, bytes]()
         self.size = 0  # bytes
 
@@ -19,12 +22,17 @@ class PatchCache:
         return self._patches.get(digest)
 
     def put(self, digest: bytes, patches: bytes) -> None:
-        if digest not in self._patches and len(patches) <= self._limit:
+        if digest not in self._patches and len(patches) <= self._room:
             self._patches[digest] = patches
             self.size += len(patches)
-            self.shrink(self._limit)
+            self.resize(self._room)
 
-    def shrink(self, most: int) -> None:
-        """Forget what was used longest ago, until `most` bytes are left."""
-        while self.size > max(0, most):
+    def resize(self, room: int) -> None:
+        """There are `room` bytes from now on. What was used longest ago goes first."""
+        self._room = room
+        while self.size > max(0, room):
             self.size -= len(self._patches.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        self._patches.clear()
+        self.size = 0

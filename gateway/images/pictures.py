@@ -62,7 +62,7 @@ class Pictures:
             processor = ImageProcessor.open(directory, room)
             helper = self._helper_class(directory, dtype=dtype, room=room)
             earlier = self.memory.earlier
-            earlier.shrink(0)  # of another engine, which may want other numbers of them
+            earlier.clear()  # another engine may want other numbers of them
             self.sight = Sight(
                 processor, model, description, self._files, helper, earlier, most=most, max_pixels=max_pixels
             )

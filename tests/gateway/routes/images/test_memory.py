@@ -44,10 +44,15 @@ def test_of_earlier_pictures_those_that_were_used_last_are_kept_in_what_requests
     assert earlier.size == 8
     with memory.hold(74):
         assert earlier.size == 4 and earlier.get(b"c") is not None
+        earlier.put(b"d", bytes(4))
+        assert earlier.size == 4 and earlier.get(b"d") is not None
         with memory.hold(6):
+            earlier.put(b"e", bytes(1))
             assert earlier.size == 0
     with memory.hold(81):
         pass
+    earlier.put(b"f", bytes(10))
+    assert earlier.size == 10
 
 
 async def test_a_picture_of_an_earlier_turn_is_not_decoded_again() -> None:
