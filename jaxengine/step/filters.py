@@ -24,7 +24,7 @@ AT_HEAD = (1 << QUEUE_BITS) - 1
 
 
 class Asked(NamedTuple):
-    """What a filter may read besides the scores, [N, 1] each but for the first."""
+    """What a filter may read besides the scores: [N, 1] each, but for `samples` [N] and `number`."""
 
     samples: SampleFields
     values: FilterValues  # f32

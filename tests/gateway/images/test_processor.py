@@ -19,6 +19,7 @@ from gateway.images.settings import Settings, UnusableProcessor
 from tests.gateway.images.models import changed, directory
 from tests.gateway.images.reference import patches, sides
 from tests.tiny_vision import SEEN
+from tests.tiny_vision_prompts import kind_of as recipe_of
 from tests.vision_references import noise
 
 LOW = ("idefics2", "idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "pixtral", "mistral3")
@@ -63,7 +64,7 @@ def test_low_detail_has_fewer_rows_or_patches_where_there_is_a_choice(name: str)
     processor = sides(name).processor
     high, low = processor.plan(1200, 900, "high"), processor.plan(1200, 900, "low")
     assert high == processor.plan(1200, 900, "auto")
-    if name.removesuffix("_rms").removesuffix("_moe") in LOW:
+    if recipe_of(name) in LOW:
         picture = noise(1200, 900)
         assert low.detail == "low" and processor.patches(picture, low).shape[0] == low.shape.patches
         assert low.shape.patches <= high.shape.patches and low.rows <= high.rows
