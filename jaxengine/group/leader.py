@@ -77,8 +77,8 @@ class Leader:
         wanted = self._membership.hosts - 1
         with self._listener() as listener:
             accepting = threading.Thread(target=self._accept, args=(listener,), name="join", daemon=True)
-            accepting.start()
-            with self._changed:
+            with self._changed:  # before anyone is let in: `progress` is told of each
+                accepting.start()
                 while len(self._followers) < wanted:
                     progress(len(self._followers), wanted)
                     self._changed.wait()
