@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from convert.cache import cache_root
 from tests.xla import FAST
 
+CHECKOUT = Path(__file__).parents[1]
 ROOT = cache_root() / "tests"  # decided before any test sets XDG_CACHE_HOME
 COMPILED = ROOT / "compiled"  # JAX's persistent compilation cache, whose keys are JAX's own
 
@@ -64,3 +65,26 @@ def kept(kind: str, key: str, write: Callable[[Path], object]) -> Path:
 def found(kind: str, key: str, find: Callable[[], Any]) -> Any:
     """What `find()` returned when it was first called, by way of JSON."""
     return json.loads(kept(kind, key, lambda path: path.write_text(json.dumps(find()))).read_text())
+
+
+def found_from_sources(kind: str, key: str, find: Callable[[], tuple[Any, Iterable[str]]]) -> Any:
+    """What `find()` returned, by way of JSON, when the files that it named beside its answer were as they are now: all
+    on which the answer depends besides `key`, relative to the checkout.
+
+    Which files those are is known once it has been called, so the list that it named last is kept under `key`.
+    """
+    named = ROOT / kind / f"{key}.sources"
+    if named.exists() and (entry := _from_sources(kind, key, json.loads(named.read_text()))).exists():
+        return json.loads(entry.read_text())
+    answer, sources = find()
+    files = sorted(sources)
+    kept(kind, _from_sources(kind, key, files).name, lambda path: path.write_text(json.dumps(answer)))
+    with tempfile.NamedTemporaryFile("w", dir=named.parent, delete=False) as written:
+        json.dump(files, written)
+    Path(written.name).rename(named)
+    return answer
+
+
+def _from_sources(kind: str, key: str, files: list[str]) -> Path:
+    present = [CHECKOUT / file for file in files if (CHECKOUT / file).exists()]
+    return ROOT / kind / digest(key, *files, *present)

@@ -17,7 +17,7 @@ from tests.gpu_compile.programs import PROGRAMS, WHOLE
 def main(names: list[str]) -> None:
     if names == ["table"]:
         with tempfile.TemporaryDirectory() as directory:
-            print(table.text(toolchain.run("tests.gpu_compile.table", Path(directory) / "facts.json")))
+            print(table.text(toolchain.run("tests.gpu_compile.table", Path(directory))[0]))
         return
     unknown = [name for name in names if name not in PROGRAMS | WHOLE]
     if unknown:
@@ -25,8 +25,8 @@ def main(names: list[str]) -> None:
     for name in names or WHOLE:
         with tempfile.TemporaryDirectory() as directory:
             begun = time.monotonic()
-            facts = toolchain.run("tests.gpu_compile.programs", Path(directory) / "facts.json", name)[name]
-            print(f"{name}: {time.monotonic() - begun:.0f} s, {facts}", flush=True)
+            facts, _ = toolchain.run("tests.gpu_compile.programs", Path(directory), name)
+            print(f"{name}: {time.monotonic() - begun:.0f} s, {facts[name]}", flush=True)
 
 
 if __name__ == "__main__":

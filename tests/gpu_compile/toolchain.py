@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import jax
 import pytest
 
 from convert.cache import cache_root, locked, new_directory
+from tests.gpu_compile import sources
+from tests.shared_cache import digest, found_from_sources
 
 ROOT = Path(__file__).parents[2]
 COMPILE_SECONDS = 1800
@@ -25,6 +28,7 @@ WHEELS = (
     "nvidia-cuda-nvcc==13.0.88",  # ptxas
     "nvidia-nvvm==13.0.88",  # libdevice
 )
+VERSIONS = [sys.version, *(f"{name} {version(name)}" for name in ("jax", "jaxlib", "flax", "numpy"))]
 
 
 class ToolchainMissing(RuntimeError):
@@ -55,11 +59,11 @@ def _install(directory: Path) -> None:
 
 
 def facts(module: str, paths: pytest.TempPathFactory) -> Any:
-    """What `module` finds, by `run`; without the toolchain the test is skipped."""
+    """What `module` finds, by `run`, once for the files that it reads; without the toolchain the test is skipped."""
     if sys.platform != "linux":
         pytest.skip(f"NVIDIA's compiler comes as wheels for Linux, this is {sys.platform}")
     try:
-        return run(module, paths.mktemp("h200") / "facts.json")
+        return found_from_sources("h200-facts", digest(module, *VERSIONS), lambda: run(module, paths.mktemp("h200")))
     except ToolchainMissing as missing:
         pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
 
@@ -73,8 +77,9 @@ def in_turn(programs: Iterable[str]) -> list[str]:
     return names[::-1] if int(worker) % 2 else names
 
 
-def run(module: str, result: Path, *names: str) -> Any:
-    """`python -m module result names…` with the toolchain at hand, in a process of its own; the JSON that it wrote.
+def run(module: str, directory: Path, *names: str) -> tuple[Any, list[str]]:
+    """`python -m module result names…` with the toolchain at hand, in a process of its own: the JSON that it wrote, and
+    our files that it read, see `sources`.
 
     Raises:
         ToolchainMissing: see `toolchain`.
@@ -84,7 +89,8 @@ def run(module: str, result: Path, *names: str) -> Any:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("XLA_FLAGS", None)  # the options under test are the engine's own
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # what comes from a cache leaves no dump to be read
-    command = [sys.executable, "-m", module, str(result), *names]
+    result, read = directory / "facts.json", directory / "sources.json"
+    command = [sys.executable, "-m", sources.__name__, str(read), module, str(result), *names]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     assert done.returncode == 0, f"{module} ended with {done.returncode}:\n{done.stderr[-4000:]}"
-    return json.loads(result.read_text())
+    return json.loads(result.read_text()), json.loads(read.read_text())
