@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxengine.group.membership import Membership
+from jaxengine.lifetime import die_with_parent
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.command_line import parse
 from jaxengine.options.group import WAITING
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json_output or options.replica is not None:
         os.environ.update(SILENCE)
     if options.parent_pid is not None:
-        process.die_with_parent(options.parent_pid)
+        die_with_parent(options.parent_pid)
     if options.processors:
         os.sched_setaffinity(0, options.processors)  # before any thread begins, JAX's above all
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")

@@ -47,7 +47,7 @@ FLOORS = {
         {"ops", "grammar"},
         {"sharding"},
         {"architecture", "options", "device"},
-        {"rpc", "telemetry"},
+        {"rpc", "telemetry", "lifetime"},
     ),
     "convert": (
         {"cli"},

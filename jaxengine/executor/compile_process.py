@@ -5,26 +5,21 @@ inside the server they take their half of the cores from the steps. The kernel g
 leaves. Its results go through the compile cache: the server loads each of them in half a second of CPU time.
 """
 
-import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxengine.executor.compile_cache import COMPILES, enable_compile_cache
-from jaxengine.executor.deep_stacks import deep_stacks
-
 logger = logging.getLogger(__name__)
 
+PROGRAM = "jaxengine.executor.compile_program"
 POLICY = os.SCHED_IDLE
 # A process that gets so little of the cores that it brings nothing for so long is no longer waited for: the server
 # compiles that one itself, at the price of some seconds of slow steps. So everything is compiled in the end.
@@ -87,7 +82,7 @@ class CompileProcess:
         ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", PROGRAM, *map(str, (theirs.fileno(), os.getpid(), POLICY))],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -95,41 +90,6 @@ class CompileProcess:
             )
         if self._closed:  # meanwhile
             self._process.kill()
-        os.sched_setscheduler(self._process.pid, POLICY, os.sched_param(0))  # inherited by all its threads
         ours.send((self._directory, self._recipe))
         self._connection = ours
         return ours
-
-
-def main(descriptor: int) -> None:
-    """Compile what is asked for, one after another, until the server is gone.
-
-    Signals are the server's to answer: it still drains when one comes to both. Where memory runs out, the kernel ends
-    this process first.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # a sandbox may have /proc read-only
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    connection: Connection[Any, Any] = Connection(descriptor)
-    directory, recipe = connection.recv()
-    enable_compile_cache(directory)
-    jobs = recipe.jobs(directory)
-
-    def compile_one(name: Hashable) -> None:
-        try:
-            with COMPILES.expected():
-                jobs[name]()
-        finally:
-            connection.send(name)  # the server runs into the same failure, and logs it
-
-    with deep_stacks(), ThreadPoolExecutor(1) as pool:
-        while True:
-            try:
-                pool.submit(compile_one, connection.recv())
-            except (EOFError, OSError):  # the server has ended; nothing waits for the compile that runs
-                os._exit(os.EX_OK)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

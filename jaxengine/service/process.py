@@ -6,7 +6,6 @@ with which exit code) is tested without a model. Exit codes are those of sysexit
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import logging
@@ -33,7 +32,6 @@ from jaxengine.telemetry.tracing import Tracing
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0  # given to the running step to end, and then to the socket to send what is queued
-PR_SET_PDEATHSIG = 1
 
 
 class StartupError(Exception):
@@ -79,19 +77,6 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even by SIGKILL; exit if the parent is dead already.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        sys.exit(os.EX_SOFTWARE)
 
 
 async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_seconds: float, tracing: Tracing) -> int:

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from jaxengine.lifetime import die_with_parent
 from jaxengine.rpc import transport
 from jaxengine.service import process
 from jaxengine.service.adapter_record import AdapterRecord
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     arguments, _ = parser.parse_known_args(argv)
     logs.configure(arguments.json_output)
     if arguments.parent_pid is not None:
-        process.die_with_parent(arguments.parent_pid)
+        die_with_parent(arguments.parent_pid)
 
     def load(progress: process.Progress) -> process.Loaded:
         progress("loading 1/2")

@@ -17,6 +17,7 @@ from tests.gateway.grpc.serving import ANSWERS, MODEL, Client, ids, request, ser
 Code = grpc.StatusCode
 ROUNDS = 4000
 EXPECTED = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE}
+EXPECTED |= {Code.DEADLINE_EXCEEDED}  # a message may name a timeout, of microseconds even
 SEEDS = (
     request(*text("lo", max_tokens=3, temperature=0.5, stop_words="x", return_logprobs=True), id="a"),
     request(*text("lo", max_tokens=3, sampling_parameters='{"top_p": "0.5"}'), typed=True, model_version="1"),

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -76,6 +78,15 @@ def started(processes: Processes) -> int:
     return found[0]
 
 
+def wait_until_begun(process: int) -> None:
+    """Until it leaves signals to the server, which is what it does last before it compiles."""
+    ignored = 1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1
+    deadline = time.monotonic() + PATIENCE
+    while int(re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[0], 16) & ignored != ignored:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_every_thread_of_the_process_runs_at_idle_priority(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,11 +140,7 @@ def test_the_process_takes_no_accelerator_and_leaves_signals_to_the_server(
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     made = executables(CompileProcess(Endless(), tmp_path))
     process = started(processes)
-    ignored = 1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1
-    deadline = time.monotonic() + PATIENCE
-    while int(re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[0], 16) & ignored != ignored:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until_begun(process)
     assert b"JAX_PLATFORMS=cpu" in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     made.close()
 
@@ -158,3 +165,20 @@ def test_closing_ends_the_process_in_the_middle_of_a_compile(
     process = started(processes)
     made.close()
     assert gone(process, 0.1)
+
+
+def test_it_ends_with_a_server_that_is_killed_although_it_gets_no_core(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from jaxengine.executor.compile_process import CompileProcess\n"
+        "from tests.jaxengine.executor.test_compile_process import Endless\n"
+        f"CompileProcess(Endless(), Path({str(tmp_path)!r})).compile('later')"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as server:
+        try:
+            process = started(lambda: children(server.pid))
+            wait_until_begun(process)
+            os.kill(process, signal.SIGSTOP)
+        finally:
+            server.kill()
+    assert gone(process)
