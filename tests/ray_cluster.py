@@ -90,6 +90,8 @@ def ray_cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(ROOT))  # of all processes: import_path names a module of the tests
         environ.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for wait in ("READY", "HEALTH"):  # Serve kills a proxy that begins slowly, and fails
+            environ.setenv(f"RAY_SERVE_PROXY_{wait}_CHECK_TIMEOUT_S", str(PATIENCE))
         environ.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray would write one to the user's home
         before = set(descendants(os.getpid()))
         ray.init(
