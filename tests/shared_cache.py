@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,11 @@ def found_from_sources(kind: str, key: str, find: Callable[[], tuple[Any, Iterab
     named = ROOT / kind / f"{key}.sources"
     if named.exists() and (entry := _from_sources(kind, key, json.loads(named.read_text()))).exists():
         return json.loads(entry.read_text())
+    begun = time.time()
     answer, sources = find()
     files = sorted(sources)
+    if any((CHECKOUT / file).stat().st_mtime > begun for file in files):
+        return answer  # one was edited meanwhile, perhaps after it was read
     kept(kind, _from_sources(kind, key, files).name, lambda path: path.write_text(json.dumps(answer)))
     with tempfile.NamedTemporaryFile("w", dir=named.parent, delete=False) as written:
         json.dump(files, written)

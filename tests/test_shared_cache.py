@@ -1,5 +1,7 @@
 """What is kept between test runs is made anew when, and only when, something that it depends on has changed."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,16 @@ def test_an_answer_lasts_as_long_as_the_files_that_it_names(checkout: Path) -> N
     (checkout / "read.py").write_text("read.py")
     assert answer() == 1, "what it was made of before is known still"
     assert len(made) == 3
+
+
+def test_an_answer_during_which_a_file_was_edited_is_not_kept(checkout: Path) -> None:
+    def find() -> tuple[str, list[str]]:
+        later = time.time() + 1
+        os.utime(checkout / "read.py", (later, later))
+        return "stale", ["read.py"]
+
+    assert shared_cache.found_from_sources("facts", "key", find) == "stale"
+    assert shared_cache.found_from_sources("facts", "key", lambda: ("fresh", ["other.py"])) == "fresh"
 
 
 def test_two_keys_have_two_answers(checkout: Path) -> None:

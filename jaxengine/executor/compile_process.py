@@ -35,7 +35,9 @@ class Recipe(Protocol):
 
 
 class CompileProcess:
-    """Compiles into the compile cache in `directory`. The process starts when it is first needed."""
+    """Compiles into the compile cache in `directory`. The process starts when it is first needed, and ends with the
+    thread that needed it first.
+    """
 
     def __init__(self, recipe: Recipe, directory: Path) -> None:
         self._recipe = recipe
