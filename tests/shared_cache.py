@@ -75,20 +75,21 @@ def found_from_sources(kind: str, key: str, find: Callable[[], tuple[Any, Iterab
     Which files those are is known once it has been called, so the list that it named last is kept under `key`.
     """
     named = ROOT / kind / f"{key}.sources"
-    if named.exists() and (entry := _from_sources(kind, key, json.loads(named.read_text()))).exists():
+    if named.exists() and (entry := ROOT / kind / _with_contents(key, json.loads(named.read_text()))).exists():
         return json.loads(entry.read_text())
     begun = time.time()
     answer, sources = find()
     files = sorted(sources)
     if any((CHECKOUT / file).stat().st_mtime > begun for file in files):
         return answer  # one was edited meanwhile, perhaps after it was read
-    kept(kind, _from_sources(kind, key, files).name, lambda path: path.write_text(json.dumps(answer)))
+    kept(kind, _with_contents(key, files), lambda path: path.write_text(json.dumps(answer)))
     with tempfile.NamedTemporaryFile("w", dir=named.parent, delete=False) as written:
         json.dump(files, written)
     Path(written.name).rename(named)
     return answer
 
 
-def _from_sources(kind: str, key: str, files: list[str]) -> Path:
+def _with_contents(key: str, files: list[str]) -> str:
+    """`key` and what is in `files`, some of which may be gone."""
     present = [CHECKOUT / file for file in files if (CHECKOUT / file).exists()]
-    return ROOT / kind / digest(key, *files, *present)
+    return digest(key, *files, *present)

@@ -32,6 +32,9 @@ def main(descriptor: int, parent: int, policy: int) -> None:
 
 
 def compile_for(connection: "Connection[Any, Any]") -> None:
+    """Do what comes over `connection`: where the compile cache is and the recipe, then names of executables. Each name
+    goes back once it is done.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from jaxengine.executor.compile_cache import COMPILES, enable_compile_cache

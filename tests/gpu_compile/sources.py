@@ -8,7 +8,8 @@ import runpy
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.shared_cache import CHECKOUT
+
 DATA = Path(__file__).with_name("h200.txtpb")
 
 
@@ -19,8 +20,8 @@ def made_of(program: str) -> list[str]:
     files = [Path(spec.origin), DATA]
     files += [Path(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))]
     environment = Path(sys.prefix)
-    ours = {each for each in files if each.is_relative_to(ROOT) and not each.is_relative_to(environment)}
-    return sorted(str(each.relative_to(ROOT)) for each in ours)
+    ours = {each for each in files if each.is_relative_to(CHECKOUT) and not each.is_relative_to(environment)}
+    return sorted(str(each.relative_to(CHECKOUT)) for each in ours)
 
 
 if __name__ == "__main__":
