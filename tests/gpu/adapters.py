@@ -12,7 +12,7 @@ import numpy as np
 from jaxengine.architecture.adaptation import Adaptable
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens, change
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 from tests.random_adapters import RandomReader
@@ -27,18 +27,14 @@ def run(record: Record, scale: Scale) -> None:
         for tokens in TOKENS if scale.name == "full" else TOKENS[::3]:
             for dtype in LIMITS:
                 check(record, tokens, dtype)
-    with record.part("adapters"):
-        short = replace(scale, contexts=scale.contexts[:1])
-        reader = RandomReader(scale.spec, RANK)
-        engine = measured_engine(short, adapters=reader, enable_lora=True, max_loras=SLOTS, max_lora_rank=RANK)
+    short = replace(scale, contexts=scale.contexts[:1], prefills=scale.prefills[1:2] or scale.prefills)
+    options = {"enable_lora": True, "max_loras": SLOTS, "max_lora_rank": RANK}
+    with record.part("adapters"), measured_client(short, adapters=RandomReader(scale.spec, RANK), **options) as client:
         for seed in range(SLOTS):
-            engine.load_adapter(str(seed), str(seed))
-        engine.finish_compiling()
-        client = Client(engine)
+            client.engine.load_adapter(str(seed), str(seed))
         for rows in short.decode_rows:
             for adapters in sorted({0, 1, min(rows, SLOTS)}):
                 measure(client, record, short, rows, adapters)
-        engine.close()
 
 
 def measure(client: Client, record: Record, scale: Scale, rows: int, adapters: int) -> None:

@@ -4,24 +4,23 @@ from dataclasses import replace
 
 from jaxengine.request.beam_search import BeamSearch
 from tests.gpu.decode import WARM_UP_STEPS, fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
 WIDTHS = (0, 4, 8)
+ROWS = (8, 32, 128)
 
 
 def run(record: Record, scale: Scale) -> None:
-    with record.part("beams"):
-        short = replace(scale, contexts=scale.contexts[:1])
-        engine = measured_engine(short)
-        engine.finish_compiling()
-        client = Client(engine)
+    short = replace(scale, contexts=scale.contexts[:1])
+    if scale.name == "full":
+        short = replace(short, decode_rows=ROWS, prefills=scale.prefills[1:2])
+    with record.part("beams"), measured_client(short) as client:
         for rows in short.decode_rows:
             for width in WIDTHS:
                 if rows % max(1, width) == 0:
                     measure(client, record, short, rows, width)
-        engine.close()
 
 
 def measure(client: Client, record: Record, scale: Scale, rows: int, width: int) -> None:

@@ -2,8 +2,8 @@
 
 import gc
 import itertools
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters
 
 NOWHERE = Path("/nonexistent")
+LARGE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,22 @@ def measured_engine(
     gc.collect()
     gc.freeze()  # as the service does: a collection of all that loading made took 178 ms of one step
     return engine
+
+
+@contextmanager
+def measured_client(scale: Scale, **options: Any) -> Iterator["Client"]:
+    """A client of `measured_engine`, everything compiled. Afterwards the device's memory is free, whoever still refers
+    to the engine: the next one takes nearly all there is.
+    """
+    engine = measured_engine(scale, **options)
+    try:
+        engine.finish_compiling()
+        yield Client(engine)
+    finally:
+        engine.close()
+        for array in jax.live_arrays():
+            if array.nbytes >= LARGE:
+                array.delete()
 
 
 def compiled_with(options: dict[str, Any]) -> AbstractContextManager[object]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.gpu import decode, prefill
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import measured_client
 from tests.gpu.models import MODELS
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
@@ -31,9 +31,7 @@ def small(scale: Scale) -> list[Scale]:
 
 def measure(record: Record, scale: Scale) -> None:
     """Rows of "decode", and of "prefill" where the decoder reads the prompt."""
-    engine = measured_engine(scale)
-    engine.finish_compiling()
-    client = Client(engine)
-    decode.measure(client, record, scale, scale.contexts)
-    if scale.spec.encoder is None:
-        prefill.measure(client, record, scale)
+    with measured_client(scale) as client:
+        decode.measure(client, record, scale, scale.contexts)
+        if scale.spec.encoder is None:
+            prefill.measure(client, record, scale)

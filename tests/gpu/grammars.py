@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
@@ -36,16 +35,15 @@ def run(record: Record, scale: Scale) -> None:
     short = replace(scale, contexts=scale.contexts[:1], decode_rows=scale.decode_rows[-3:])
     with tempfile.TemporaryDirectory() as directory, record.part("grammars"):
         write_vocabulary(Path(directory), scale.spec.vocab_size)
-        engine = measured_engine(short, eos_token_ids=(EOS,), directory=Path(directory))
-        for rows in short.decode_rows:
-            for constrained in sorted({0, rows // 2, rows}):
-                measure(engine, record, short, rows, constrained)
-        engine.close()
+        with measured_client(short, eos_token_ids=(EOS,), directory=Path(directory)) as client:
+            for rows in short.decode_rows:
+                for constrained in sorted({0, rows // 2, rows}):
+                    measure(client, record, short, rows, constrained)
 
 
-def measure(engine: Engine, record: Record, scale: Scale, rows: int, constrained: int) -> None:
+def measure(client: Client, record: Record, scale: Scale, rows: int, constrained: int) -> None:
     """A row of "grammars": steps of `rows`, of which so many are `constrained`."""
-    client, [context] = Client(engine), scale.contexts
+    engine, [context] = client.engine, scale.contexts
     crowd = client.submit(constrained, context, scale.growth, Grammar("json_schema", json.dumps(TEXTS)))
     crowd += client.submit(rows - constrained, context, scale.growth)
     fill(client, crowd)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import jax
 
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, compiled_with, measured_engine
+from tests.gpu.engines import Client, compiled_with, measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
@@ -24,14 +24,11 @@ WAYS: dict[str, dict[str, str | bool]] = {
 
 def run(record: Record, scale: Scale) -> None:
     few = replace(scale, spec=replace(scale.spec, num_layers=min(LAYERS, scale.spec.num_layers)))
-    short = replace(few, contexts=scale.contexts[:1])
+    short = replace(few, contexts=scale.contexts[:1], prefills=scale.prefills[1:2] or scale.prefills)
     for way, options in WAYS.items() if jax.default_backend() == "gpu" else [("ours", WAYS["ours"])]:
-        with record.part(f"options: {way}"), compiled_with(options):
-            engine = measured_engine(short)
-            engine.finish_compiling()
+        with record.part(f"options: {way}"), compiled_with(options), measured_client(short) as client:
             for rows in short.decode_rows:
-                measure(Client(engine), record, short, way, rows)
-            engine.close()
+                measure(client, record, short, way, rows)
 
 
 def measure(client: Client, record: Record, scale: Scale, way: str, rows: int) -> None:

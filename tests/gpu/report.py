@@ -69,7 +69,8 @@ def derive(tables: Tables) -> None:
         free = {(row["rows"], row.get("context")): row["seconds"] for row in rows if not row[what]}
         for row in rows:
             row["tokens_per_second"] = row["tokens"] / row["seconds"]
-            row["beside_none"] = free[row["rows"], row.get("context")] / row["seconds"]
+            if (row["rows"], row.get("context")) in free:
+                row["beside_none"] = free[row["rows"], row.get("context")] / row["seconds"]
     greedy = {row["rows"]: row["seconds"] for row in tables.get("samplers", ()) if row["asked"] == "greedy"}
     for row in tables.get("samplers", ()):
         row["beside_greedy"] = greedy[row["rows"]] / row["seconds"]
@@ -115,7 +116,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "prefill": (
         "Prefill: a lone prompt, submission → first token",
         (
-            *map(text, ("model", "tokens")),
+            *map(text, ("model", "weights", "tokens")),
             number("ms", "seconds", 1e3),
             TOKENS,
             number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
@@ -182,6 +183,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("rate beside greedy", "beside_greedy", form=",.2f"),
         ),
     ),
+    "tilings": (
+        "Products in tiles of other sizes (outputs x tokens / splits, warps, stages), weights from memory",
+        (
+            *map(text, ("weights", "shape", "tokens", "tiles")),
+            number("µs", "seconds", 1e6),
+            number("GB/s", "bandwidth", 1e-9, ",.0f"),
+            number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
+        ),
+    ),
     "options": (
         "Decode with other compiler options, a few layers",
         (
@@ -234,7 +244,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "traces": (
         "Traces of decode steps",
         (
-            text("rows"),
+            *map(text, ("weights", "rows")),
             number("kernels/step", "kernels_per_step", form=",.0f"),
             number("idle", "idle", form=".1%"),
             text("driver_calls_a_step"),
@@ -243,8 +253,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "kernels": (
         "Slowest kernels of a decode step",
         (
-            text("rows"),
-            text("kernel"),
+            *map(text, ("weights", "rows", "kernel")),
             number("calls", "calls"),
             number("µs/step", "seconds", 1e6),
             number("share", "share", form=".1%"),
@@ -252,7 +261,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     ),
     "launches": (
         "What the host does to launch a decode step, parts inside of wholes",
-        (text("rows"), text("event"), number("calls", "calls"), number("µs/step", "seconds", 1e6)),
+        (*map(text, ("weights", "rows", "event")), number("calls", "calls"), number("µs/step", "seconds", 1e6)),
     ),
     "counters": ("Counters", (text("compiles_after_warmup"), text("steps"), text("bytes_grown"))),
     "skipped": ("Not measured", (text("what"), text("why"))),

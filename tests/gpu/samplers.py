@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxengine.request.samplers import Samplers
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
@@ -27,15 +27,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def run(record: Record, scale: Scale) -> None:
-    with record.part("samplers"):
-        short = replace(scale, contexts=scale.contexts[:1], decode_rows=scale.decode_rows[-2:])
-        engine = measured_engine(short)
-        engine.finish_compiling()
-        client, [context] = Client(engine), short.contexts
+    short = replace(scale, contexts=scale.contexts[:1], decode_rows=scale.decode_rows[-2:])
+    with record.part("samplers"), measured_client(short) as client:
+        [context] = short.contexts
         for rows in short.decode_rows:
             for asked, sampling in WAYS.items():
                 crowd = client.submit(rows, context, short.growth, **sampling)
                 fill(client, crowd)
                 record.add("samplers", rows=rows, asked=asked, tokens=rows, **timed(client, short.decode_steps))
                 client.cancel(crowd)
-        engine.close()

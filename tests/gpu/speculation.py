@@ -6,12 +6,13 @@ from dataclasses import replace
 from jaxengine.engine.engine import Engine
 from jaxengine.speculation.speculator import Room, Speculator
 from tests.gpu.decode import fill, timed
-from tests.gpu.engines import Client, measured_engine
+from tests.gpu.engines import Client, measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
 GUESSES = (0, 1, 3, 7, 15)
 BUCKETS = (16, 32, 64, 128)  # tokens
+ROWS = (1, 8, 32)
 
 
 class SoManyGuesses(Speculator):
@@ -29,20 +30,17 @@ class SoManyGuesses(Speculator):
 def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
     buckets, guesses = (BUCKETS, GUESSES) if full else (BUCKETS[:1], GUESSES[:2])
-    with record.part("speculation"):
-        limits = replace(scale.limits, verify_buckets=buckets, draft_tokens=guesses[-1])
-        for context in scale.contexts:
-            short = replace(scale, contexts=(context,))
-            engine = measured_engine(short, limits=limits, speculate=guesses[-1])
-            engine.finish_compiling()
-            speculator = so_many_guesses(engine)
-            client = Client(engine)
-            for rows in short.decode_rows:
-                for wanted in guesses:
-                    if rows * (1 + wanted) <= buckets[-1]:
-                        speculator.wanted = wanted
-                        measure(client, record, short, rows, wanted)
-            engine.close()
+    short = replace(scale, contexts=scale.contexts[:1])
+    if full:
+        short = replace(short, decode_rows=ROWS, prefills=scale.prefills[1:2])
+    limits = replace(short.limits, verify_buckets=buckets, draft_tokens=guesses[-1])
+    with record.part("speculation"), measured_client(short, limits=limits, speculate=guesses[-1]) as client:
+        speculator = so_many_guesses(client.engine)
+        for rows in short.decode_rows:
+            for wanted in guesses:
+                if rows * (1 + wanted) <= buckets[-1]:
+                    speculator.wanted = wanted
+                    measure(client, record, short, rows, wanted)
 
 
 def so_many_guesses(engine: Engine) -> SoManyGuesses:

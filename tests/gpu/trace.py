@@ -30,8 +30,9 @@ class Span(NamedTuple):
     end: float
 
 
-def measure(client: Client, record: Record, scale: Scale) -> None:
-    """Rows of "kernels", the slowest first, and one of "traces", for each batch size."""
+def measure(client: Client, record: Record, scale: Scale, quantize: str | None = None) -> None:
+    """Rows of "kernels", the slowest first, and one of "traces", for each batch size. `quantize`: of the weights."""
+    weights = quantize or scale.dtype
     crowd: list[int] = []
     for rows in scale.traced_rows:
         crowd += client.submit(rows - len(crowd), min(scale.contexts), scale.growth)
@@ -46,6 +47,7 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
         calls = ", ".join(f"{count / STEPS:.3g} {name}" for name, count in driver_calls(profile).most_common(SHOWN))
         record.add(
             "traces",
+            weights=weights,
             rows=rows,
             steps=STEPS,
             kernels_per_step=len(spans) / STEPS,
@@ -53,9 +55,9 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
             driver_calls_a_step=calls,
         )
         for row in slowest(spans):
-            record.add("kernels", rows=rows, **row)
+            record.add("kernels", weights=weights, rows=rows, **row)
         for row in launching(traced(client, ALL)):
-            record.add("launches", rows=rows, **row)
+            record.add("launches", weights=weights, rows=rows, **row)
     client.cancel(crowd)
 
 
