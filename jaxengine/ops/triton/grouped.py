@@ -17,9 +17,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import NARROWEST, plane_of
+from jaxengine.ops.triton import dequantised
 from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
 
 FEW_TOKENS = 64  # up to so many, reading the weight takes longest, and the inputs are split
+MANY_TOKENS = 384  # from so many, it is faster to write the weight out in 16 bits, a chunk at a time
 PROGRAMS = 264  # two for each of 132 multiprocessors
 MAX_SPLITS = 16
 
@@ -90,6 +92,8 @@ def product(
     """
     (tokens, inputs), outputs = x.shape, len(values)
     stored = Stored.of(inputs, plane, group, offset, table, interpret)
+    if tokens >= MANY_TOKENS and x.dtype.itemsize == 2:
+        return dequantised.product(x, values, scales, zeros, stored)
     tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
     results = [jax.ShapeDtypeStruct((tokens, outputs), x.dtype)]
