@@ -128,6 +128,7 @@ def lowered(weights: list[Weight], x: jax.Array, tiling: Tiling | None = None) -
         with (
             patch.object(grouped.Tiles, "choose", tiles),
             patch.object(grouped, "compiler_params", lambda *_: params),
+            patch.object(grouped, "MANY_TOKENS", 1 << 30),
         ):
             return jax.jit(chain).lower(weights, x)
 

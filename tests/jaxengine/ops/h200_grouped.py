@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 import tempfile
 from functools import partial
@@ -18,6 +19,7 @@ from tests.gpu_compile import h200, thunks
 from tests.jaxengine.ops.h200_kernels import kernel
 
 OUTPUTS = INPUTS = 4096
+OURS = re.compile("grouped_product|dequantised_chunk")
 
 
 def compile_product(
@@ -52,7 +54,7 @@ def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as dump:
         compiled = lowered.compile(compiler_options={**options, **h200.dumping(dump)})
         sequence = thunks.read(Path(dump))
-        (path,) = (path for path in Path(dump).glob("*.ptx") if "grouped_product" in path.read_text())
+        path, *_ = (path for path in sorted(Path(dump).glob("*.ptx")) if OURS.search(path.read_text()))
         found = dataclasses.asdict(kernel(path, sequence)[1])
     return found | {"temporaries": compiled.memory_analysis().temp_size_in_bytes}
 
@@ -71,14 +73,24 @@ PRODUCTS = {
     "64 tokens": partial(compile_product, 64, zeros="uint8"),
     "64 tokens, table": partial(compile_product, 64, group=64, table=NF4),
     "64 tokens, fp8": partial(compile_product, 64, values="float8_e4m3fn"),
-    "2048 tokens": partial(compile_product, 2048),
-    "2048 tokens, 64 at once": partial(compile_product, 2048, most=64),
-    "2048 tokens, table, 64 at once": partial(compile_product, 2048, group=64, table=NF4, most=64),
-    "2048 tokens, fp8, 64 at once": partial(compile_product, 2048, values="float8_e4m3fn", most=64),
-    "2048 tokens, table": partial(compile_product, 2048, group=64, table=NF4),
-    "2048 tokens, fp8": partial(compile_product, 2048, values="float8_e4m3fn"),
+    "256 tokens": partial(compile_product, 256),
+    "256 tokens, 64 at once": partial(compile_product, 256, most=64),
+    "256 tokens, table, 64 at once": partial(compile_product, 256, group=64, table=NF4, most=64),
+    "256 tokens, fp8, 64 at once": partial(compile_product, 256, values="float8_e4m3fn", most=64),
+    "256 tokens, table": partial(compile_product, 256, group=64, table=NF4),
+    "256 tokens, fp8": partial(compile_product, 256, values="float8_e4m3fn"),
     "2048 tokens, f32": partial(compile_product, 2048, dtype="float32"),
 }
 
+CHUNKS = {  # of which a chunk at a time is written out
+    "int4": partial(compile_product, 2048, outputs=2 * OUTPUTS),
+    "zeros": partial(compile_product, 2048, zeros="uint8"),
+    "zeros that are not whole": partial(compile_product, 2048, zeros="float16"),
+    "table": partial(compile_product, 2048, group=64, table=NF4),
+    "f16": partial(compile_product, 2048, dtype="float16"),
+    "int8": partial(compile_product, 2048, values="int8"),
+    "fp8": partial(compile_product, 2048, values="float8_e4m3fn"),
+}
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps({name: make() for name, make in PRODUCTS.items()}, indent=1))
+    Path(sys.argv[1]).write_text(json.dumps({name: make() for name, make in (PRODUCTS | CHUNKS).items()}, indent=1))

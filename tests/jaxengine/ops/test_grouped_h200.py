@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from jaxengine.ops.triton import dequantised
 from tests.gpu_compile import toolchain
-from tests.jaxengine.ops.h200_grouped import INPUTS, OUTPUTS, PRODUCTS
+from tests.jaxengine.ops.h200_grouped import CHUNKS, INPUTS, OUTPUTS, PRODUCTS
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def test_codes_go_from_registers_to_hopper_s_tensor_cores(facts: Facts, product:
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_the_kernel_fits_the_smallest_gpu_we_serve(facts: Facts, product: str) -> None:
     """Where many tokens are multiplied at once, an A100."""
-    many = product in ("2048 tokens", "2048 tokens, table", "2048 tokens, fp8")
+    many = product in ("256 tokens", "256 tokens, table", "256 tokens, fp8")
     assert facts[product]["shared"] <= (A100_SHARED if many else AMPERE_SHARED)
 
 
@@ -42,3 +43,11 @@ def test_memory_holds_the_sums_of_the_splits_and_no_weight(facts: Facts, product
 @pytest.mark.parametrize("product", ["1 token", "64 tokens"])
 def test_a_split_counts_as_finished_after_its_stores_and_before_the_sum_s_loads(facts: Facts, product: str) -> None:
     assert facts[product]["atomics"] == ["atom.global.gpu.acq_rel.add.u32"]
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_chunk_is_written_from_registers_and_takes_the_place_of_the_one_before(facts: Facts, name: str) -> None:
+    assert facts[name]["spilled"] == 0 and facts[name]["products"] == []
+    assert facts[name]["registers"] <= 128  # four programs of 128 threads at least
+    results = 2 * 2 * 2048 * OUTPUTS if name == "int4" else 0  # of two chunks
+    assert facts[name]["temporaries"] <= dequantised.CHUNK + results + (64 << 10)
