@@ -25,7 +25,7 @@ from jaxengine.architecture.vision_parameters import VISION
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
-from jaxengine.ops.packing import pack
+from jaxengine.ops.packing import octets, pack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
@@ -195,7 +195,9 @@ def group_weight(layout: WeightLayout, weight: Weight) -> Weight:
     outputs = weight.values.shape[: weight.values.ndim - layout.inputs]
     values = weight.values.reshape(*outputs, -1)
     if layout.plane:
-        values = pack(values.astype(jnp.int16) + layout.format.offset, layout.plane)
+        few = layout.format.bits <= 4
+        codes = values.astype(jnp.int16) + layout.format.offset if few else octets(values)
+        values = pack(codes, layout.plane, layout.format.bits)
     scales, zeros = (
         each if each is None else _groups_first(each, len(outputs), layout.stacked)
         for each in (weight.scales, weight.zeros)
