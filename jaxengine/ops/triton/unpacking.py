@@ -46,38 +46,42 @@ def unpacked_octets(words: Array, plane: int, base: Any, values: str, dtype: jnp
 
 def octet_assembly(plane: int, values: str, dtype: jnp.dtype) -> str:
     """PTX that makes two numbers of 16 bits, `$0`, of byte `plane` of two words, `$1`."""
-    kind = "bf16x2" if dtype.name == "bfloat16" else "f16x2"
     if values in FP8:
-        return _fp8_asm(plane, values, kind, dtype)
-    codes = "and.b32 t, $1, 0x00FF00FF;" if plane == 0 else f"prmt.b32 t, $1, 0, 0x4341;"
-    down = RAISED.get(values, 0)
-    if kind == "f16x2":  # under the exponent of 1024
-        return f"{{ .reg .b32 t; {codes} or.b32 t, t, 0x64006400; {_fma(kind, dtype, 1.0, -1024.0 - down)} }}"
-    first = f"fma.rn.bf16x2 t, t, {_twice(2.0**127, dtype)}, {_twice(-0.0, dtype)};"
-    return f"{{ .reg .b32 t; {codes} {first} {_fma(kind, dtype, 64.0, -float(down))} }}"
+        return _fp8_asm(plane, values, dtype)
+    codes = "prmt.b32 t, $1, 0, 0x4341;" if plane else "and.b32 t, $1, 0x00FF00FF;"
+    down = -float(RAISED.get(values, 0))
+    if dtype.name == "float16":
+        bits, added = EXPONENT["float16"]
+        made = f"or.b32 t, t, 0x{bits:04X}{bits:04X}; {_fma('$0', dtype, 1.0, down - added)}"
+    else:
+        made = f"{_fma('t', dtype, 2.0**127)} {_fma('$0', dtype, 2.0**6, down)}"
+    return f"{{ .reg .b32 t, f, a; {codes} {made} }}"
 
 
-def _fp8_asm(plane: int, values: str, kind: str, dtype: jnp.dtype) -> str:
+def _fp8_asm(plane: int, values: str, dtype: jnp.dtype) -> str:
     """The sign stays the first bit of 16, the others go as far back as the exponent is longer. NaN and infinity become
     the finite numbers that follow: no weight is one.
     """
     fraction, bias = FP8[values]
-    ours, exponent = (7, 127) if kind == "bf16x2" else (10, 15)
+    ours, exponent = (10, 15) if dtype.name == "float16" else (7, 127)
     back = 8 - ours + fraction
     if not back:  # f16 begins with the bits of e5m2
         return "and.b32 $0, $1, 0xFF00FF00;" if plane else "prmt.b32 $0, $1, 0, 0x2404;"
     word, moved = ("$1", "") if plane else ("t", "prmt.b32 t, $1, 0, 0x2404;")
     mask = 0x7F00 >> back
     return f"""{{
-        .reg .b32 t, u;  {moved}
+        .reg .b32 t, u, f, a;  {moved}
         shr.b32 u, {word}, {back};  and.b32 u, u, 0x{mask:04X}{mask:04X};
         lop3.b32 t, {word}, 0x80008000, u, 0xEA;
-        {_fma(kind, dtype, 2.0 ** (exponent - bias))}
+        {_fma("$0", dtype, 2.0 ** (exponent - bias))}
     }}"""
 
 
-def _fma(kind: str, dtype: jnp.dtype, factor: float, added: float = -0.0) -> str:
-    return f"fma.rn.{kind} $0, t, {_twice(factor, dtype)}, {_twice(added or -0.0, dtype)};"
+def _fma(to: str, dtype: jnp.dtype, factor: float, added: float = 0.0) -> str:
+    """Numbers `t` times `factor`, and `added`, which takes no constant but in a register. To add -0 changes nothing."""
+    kind = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype.name]
+    constants = f"mov.b32 f, {_twice(factor, dtype)}; mov.b32 a, {_twice(added or -0.0, dtype)};"
+    return f"{constants} fma.rn.{kind} {to}, t, f, a;"
 
 
 def _twice(number: float, dtype: jnp.dtype) -> str:
@@ -99,7 +103,7 @@ def _from_octets(codes: Array, values: str) -> Array:
 
 
 def unpacked(words: Array, plane: int, base: Any, table: tuple[float, ...], dtype: jnp.dtype, interpret: bool) -> Array:
-    """`dtype`: what a plane's codes of 4 bits stand for, exact: less their zero points `base`, or entries of `table`."""
+    """`dtype`: what a plane's codes of 4 bits are, exact: less their zero points `base`, or entries of `table`."""
     if interpret or dtype.name not in EXPONENT:
         codes = (words.astype(jnp.int32) >> (4 * plane)) & 15
         return _looked_up(table, codes, dtype) if table else codes.astype(dtype) - _as(base, dtype)
