@@ -49,8 +49,8 @@ def weight_layout(
         share: outputs and inputs of a device's share, where `format` has groups or 4 bits.
     """
     kernels = device.kernels and parameter.stacked > 0
-    if device.kernels and format is not None and not (format.per_channel and _in_bytes(format, share)):
-        plane = plane_of(share[1], format.group) if format.bits <= 4 else 0
+    plane = 0 if format is None else _plane(parameter, format, share)
+    if device.kernels and format is not None and (plane or not format.per_channel):
         most = 128 if device.much_shared_memory else 64
         return WeightLayout(
             parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=most, plane=plane
@@ -67,9 +67,14 @@ def weight_layout(
     )
 
 
-def _in_bytes(format: WeightFormat, share: tuple[int, int]) -> bool:
-    """Whether values with one scale a channel are multiplied as bytes, and not by the kernels for 4 bits."""
-    return format.bits > 4 or bool(grouped.unsupported(*share, format.group, format.bits))
+def _plane(parameter: Parameter, format: WeightFormat, share: tuple[int, int]) -> int:
+    """Of values that lie packed; 0 for bytes. The experts' kernels read 8 bits as bytes, and what has one scale a
+    channel and does not divide is multiplied by XLA.
+    """
+    bytes = parameter.stacked > 0 and format.bits > 4
+    if bytes or grouped.unsupported(*share, format.group, format.bits):
+        return 0
+    return plane_of(share[1], format.group, format.bits)
 
 
 class Linear(nnx.Module):
@@ -194,6 +199,7 @@ def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
         group=rows.shape[1] // len(scales),
         offset=format.offset,
         table=format.table,
+        octets=format.values if weight.layout.plane and format.bits > 4 else "",
         most=weight.layout.grouped,
     )
     return y.astype(dtype).reshape(len(x), *outputs)

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import Int8Products
-from jaxengine.ops.packing import unpack
+from jaxengine.ops.packing import of_octets, unpack
 
 
 def in_order(x: Array, order: Array | None) -> Array:
@@ -42,7 +42,7 @@ class WeightLayout:
     grouped: not 0 where a kernel reads a format with groups (`ops/triton/grouped`, or that of experts): how many tokens
         it multiplies at once. The input axes of the values are then one, and the axis of groups is the first of scales
         and zeros behind the stack's.
-    plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
+    plane: of values that are packed as `ops/packing` does; 0 where they are not.
     int8_as: how a CPU's product takes int8, see `ops/matmul`.
     floats: the type of rows that are looked up in a quantised matrix.
     """
@@ -122,7 +122,8 @@ class Weight:
         assert format is not None and self.scales is not None
         values = self.values
         if layout.plane:
-            values = unpack(values, layout.plane).astype(format.values) - jnp.asarray(format.offset, format.values)
+            codes, offset = unpack(values, layout.plane, format.bits), jnp.asarray(format.offset, format.values)
+            values = codes.astype(format.values) - offset if format.bits <= 4 else of_octets(codes, format.values)
         zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, layout.stacked, -1)
         plain = replace(layout, inputs=1, grouped=0, plane=0)
         return Weight(values, plain, jnp.moveaxis(self.scales, layout.stacked, -1), zeros, self.order)

@@ -25,7 +25,7 @@ from jaxengine.architecture.parameters import Parameter, ParameterSource, empty,
 from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
-from jaxengine.ops.packing import CODES, WORDS
+from jaxengine.ops.packing import WORDS, codes_in_word
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import partition
 from jaxengine.weights.conversion import quantized
@@ -97,7 +97,7 @@ def _abstract_grouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout, fo
     outputs, inputs = parameter.shape[: -parameter.inputs], math.prod(parameter.shape[-parameter.inputs :])
     axes, first = parameter.axes[: len(outputs)], parameter.axes[len(outputs)]
     stack = parameter.stacked
-    width, dtype = (inputs // CODES, "uint16") if layout.plane else (inputs, format.values)
+    width, dtype = (inputs // codes_in_word(format.bits), "uint16") if layout.plane else (inputs, format.values)
     groups = inputs // format.group if format.group else 1
 
     def shape(sizes: Sequence[int], names: Sequence[str | None], dtype: str) -> Any:

@@ -1,9 +1,11 @@
 """Projections in 8 or 4 bits, quantised while they are loaded or stored so; activations keep their type.
 
 With 8 bits a quantised matrix is a `Weight` of values and f32 scales of its output channels. The product is scaled, not
-the weight, so a step reads one byte a weight (XLA fuses the cast into the product, see `tests/gpu_compile`). A channel
-has one scale even where several devices share its inputs. Where groups of inputs have scales, a GPU multiplies by
-kernels of our own (`ops/triton/grouped`, and those of experts); XLA would write out the whole weight in each step.
+the weight, so a step reads one byte a weight. A channel has one scale even where several devices share its inputs. A
+GPU multiplies by kernels of our own (`ops/triton/grouped`, and those of experts). XLA would write out the whole weight
+in each step where groups of inputs have scales; where channels have them it fuses the cast into the product, but reads
+slowly then: one request of an 8B Llama took 7.06 ms a token in int8 and 6.54 in fp8 on an H200, 4.51 in bf16. So it
+multiplies only by what does not divide into our tiles.
 
 The projections of the layers are quantised; those of experts too, with scales for each expert's channels. Embedding and
 head are not: often they are one array, and the head's rounding would go straight into the logits. Where a checkpoint
@@ -25,7 +27,7 @@ from jaxengine.architecture.vision_parameters import VISION
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
-from jaxengine.ops.packing import pack
+from jaxengine.ops.packing import octets, pack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
@@ -195,7 +197,9 @@ def group_weight(layout: WeightLayout, weight: Weight) -> Weight:
     outputs = weight.values.shape[: weight.values.ndim - layout.inputs]
     values = weight.values.reshape(*outputs, -1)
     if layout.plane:
-        values = pack(values.astype(jnp.int16) + layout.format.offset, layout.plane)
+        few = layout.format.bits <= 4
+        codes = values.astype(jnp.int16) + layout.format.offset if few else octets(values)
+        values = pack(codes, layout.plane, layout.format.bits)
     scales, zeros = (
         each if each is None else _groups_first(each, len(outputs), layout.stacked)
         for each in (weight.scales, weight.zeros)

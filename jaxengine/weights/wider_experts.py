@@ -16,7 +16,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import DeviceTraits
-from jaxengine.ops.packing import CODES, NARROWEST
+from jaxengine.ops.packing import NARROWEST, codes_in_word
 
 Index = tuple[slice, ...]
 Read = Callable[[Index], np.ndarray]
@@ -89,8 +89,8 @@ def _whole(source: ParameterSource, divides: bool) -> int:
     layers = (layer for layer in range(source.spec.num_layers) if source.spec.kind(layer).experts)
     found = (source.stored(f"layers.{layer}.experts_down") for layer in layers)
     units = {_unit(stored.format) for stored in found if stored is not None}
-    return math.lcm(NARROWEST if divides else CODES * NARROWEST, *units)
+    return math.lcm(NARROWEST if divides else codes_in_word(4) * NARROWEST, *units)
 
 
 def _unit(format: WeightFormat) -> int:
-    return math.lcm(format.group or 1, CODES * NARROWEST if format.bits <= 4 else NARROWEST)
+    return math.lcm(format.group or 1, codes_in_word(4) * NARROWEST if format.bits <= 4 else NARROWEST)

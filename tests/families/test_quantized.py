@@ -18,7 +18,7 @@ import torch
 from convert.compose import compose
 from convert.config.config import Config
 from convert.formats.shards import open_tensors
-from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
@@ -46,13 +46,13 @@ class Restored(InFloats):
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """Loaded as for a GPU, whose layout is that of `parameter_table`."""
+        """Loaded as for a GPU, whose layout is that of `parameter_table`, except that a kernel's input axes are one."""
         return load_parameters(self.source, make_mesh(), "float32", H200, lambda *_: None, self.quantize)
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         parameter = self.parameters[name]
         whole = parameter.dense("float32") if isinstance(parameter, Weight) else parameter
-        return np.asarray(whole)[index]
+        return np.asarray(whole).reshape(parameter_table(self.spec)[name].shape)[index]
 
 
 def logits(source: ParameterSource, name: str, quantize: str | None = None) -> np.ndarray:

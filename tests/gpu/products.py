@@ -33,6 +33,7 @@ HELD: dict[str, WeightFormat | None] = {
     **FORMATS,
     **FOUR_BITS,
     "int4 with zeros": WeightFormat("int4 with zeros", "uint8", "float16", "uint8", 128, bits=4),
+    "int8 with zeros": WeightFormat("int8 with zeros", "uint8", "float16", "uint8", 128),
     "int8 in groups": WeightFormat("int8 in groups", "int8", "float16", group=32),
     "fp8 in blocks": WeightFormat("fp8 in blocks", "float8_e4m3fn", "float32", group=128),
 }

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 OPERATION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+KERNEL = re.compile(r'op_name="[^"]*?([\w.\-]+)/pallas_call"')
+PRODUCTS = {"grouped_product"}  # kernels of our own
 ALIASED = re.compile(r"\{\d*\}: \((\d+), \{\}\)")  # of output_to_operand_aliasing
 VIEWS = {"bitcast", "get-tuple-element", "optimization-barrier"}
 MOVES_NOTHING = {*VIEWS, "parameter", "tuple", "while", "conditional"}  # a loop's body is looked at by itself
@@ -31,6 +33,7 @@ class Operation:
     calls: str | None  # the computation that is fused into it
     in_place: frozenset[int]  # operands that are also outputs, updated where they lie
     runs: tuple[str, ...]  # the computations that a call, a loop or a condition runs
+    kernel: str  # the name of a kernel of our own, or ""
 
     @property
     def arrays(self) -> list[tuple[int, int]]:
@@ -83,6 +86,8 @@ class Module:
         found = []
         for op in self.running:
             if op.opcode in MOVES_NOTHING or self._does(op, "dot", "scatter", "dynamic-update-slice"):
+                continue
+            if op.kernel in PRODUCTS:
                 continue
             written = {elements for elements, _ in op.arrays}
             for parameter in map(self._parameter, op.rewritten):
@@ -137,7 +142,8 @@ def _operation(name: str, kind: str, opcode: str, rest: str) -> Operation:
     others = OTHERS.findall(rest) if opcode in RUNNING_OTHERS else []
     runs = tuple(other for found in others for other in re.findall(r"%([\w.\-]+)", found))
     in_place = frozenset(map(int, ALIASED.findall(rest)))
-    return Operation(name, kind, opcode, operands, calls and calls[1], in_place, runs)
+    kernel = KERNEL.search(rest)
+    return Operation(name, kind, opcode, operands, calls and calls[1], in_place, runs, kernel[1] if kernel else "")
 
 
 def _until_closed(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The product with a matrix whose inputs have scales in groups, as a Pallas kernel: 4-bit codes in planes, or 8 bits.
+"""The product with a matrix whose inputs have scales in groups, as a Pallas kernel: codes in planes, or bytes.
 
 A program computes a tile of outputs for a tile of tokens (`grouped_tile`), over a share of the inputs (a split). Splits
 leave f32 sums, which the last of them to finish adds up in order: results do not depend on who was last.
@@ -75,23 +75,25 @@ def product(
     group: int,
     offset: int = 0,
     table: tuple[float, ...] = (),
+    octets: str = "",
     most: int = 128,
     interpret: bool = False,
 ) -> Array:
     """x [T, in] times a matrix → [T, out] in x's type.
 
     Args:
-        values: u16 [out, in/4] in planes of `plane`, or 8 bits [out, in] where that is 0.
+        values: u16 [out, in/4] or, with 8 bits, [out, in/2] in planes of `plane`, or bytes [out, in] where that is 0.
         scales: [G, out], any floats.
         zeros: [G, out], integers that a code may be, or floats, or None.
         group: inputs of a group.
         offset: subtracted from every code where there are no zeros.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
+        octets: the dtype that codes of 8 bits in planes have been of.
         most: tokens that are multiplied at once: 128 take 152 KB of shared memory, 64 take 76.
         interpret: run the kernel as plain JAX, on any device.
     """
     (tokens, inputs), outputs = x.shape, len(values)
-    stored = Stored.of(inputs, plane, group, offset, table, interpret)
+    stored = Stored.of(inputs, plane, group, offset, table, interpret, octets)
     if tokens >= MANY_TOKENS and x.dtype.itemsize == 2:
         return dequantised.product(x, values, scales, zeros, stored)
     tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)

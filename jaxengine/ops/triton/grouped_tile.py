@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.packing import CODES
+from jaxengine.ops.packing import codes_in_word
 from jaxengine.ops.triton.tile import matmul
-from jaxengine.ops.triton.unpacking import plain, unpacked
+from jaxengine.ops.triton.unpacking import plain, unpacked, unpacked_octets
 
 DEPTH = 128  # inputs of a step with 8-bit values
 
@@ -26,11 +26,12 @@ class Stored:
     """How a matrix is stored; all of it is static.
 
     plane: inputs that are multiplied at once.
-    planes: of a step; 4 share the words of packed codes.
-    packed: whether values are 4-bit codes in words of 16 bits.
+    planes: of a step; 4, or 2 with 8 bits, share the words of packed codes.
+    packed: whether values are codes in words of 16 bits.
     group: inputs that share a scale.
     offset: subtracted from every code where there are no zeros.
     table: what codes stand for; empty where they are numbers.
+    octets: the dtype that packed codes of 8 bits have been of; empty for 4 bits.
     """
 
     plane: int
@@ -40,15 +41,23 @@ class Stored:
     offset: int
     table: tuple[float, ...]
     interpret: bool
+    octets: str = ""
 
     @classmethod
     def of(
-        cls, inputs: int, plane: int, group: int, offset: int, table: tuple[float, ...] = (), interpret: bool = False
+        cls,
+        inputs: int,
+        plane: int,
+        group: int,
+        offset: int,
+        table: tuple[float, ...] = (),
+        interpret: bool = False,
+        octets: str = "",
     ) -> "Stored":
-        """`plane` is 0 for 8 bits, `group` for one group of all `inputs`."""
+        """`plane` is 0 for values in bytes, `group` for one group of all `inputs`."""
         group = group or inputs
-        depth, planes = (plane, CODES) if plane else (divisor(group, DEPTH), 1)
-        return cls(depth, planes, plane > 0, group, offset, table, interpret)
+        depth, planes = (plane, codes_in_word(8 if octets else 4)) if plane else (divisor(group, DEPTH), 1)
+        return cls(depth, planes, plane > 0, group, offset, table, interpret, octets)
 
     @property
     def step(self) -> int:
@@ -67,7 +76,7 @@ class Rows(NamedTuple):
 class Matrix(NamedTuple):
     """The outputs of a tile."""
 
-    values: Any  # [rows, in/4] in planes, or [rows, in]
+    values: Any  # [rows, in/4 or in/2] in planes, or [rows, in]
     scales: Any  # [groups, outputs]
     zeros: Any  # like scales, or None
     row: Array  # i32 [M], of values
@@ -112,6 +121,8 @@ def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Arr
 
 def _numbers(stored: Stored, words: Array, plane: int, base: Any, dtype: jnp.dtype) -> Array:
     """[M, P] of `dtype`: the values of a plane less `base`."""
+    if stored.octets:
+        return unpacked_octets(words, plane, base, stored.octets, dtype, stored.interpret)
     if stored.packed:
         return unpacked(words, plane, base, stored.table, dtype, stored.interpret)
     return plain(words, base, dtype)

@@ -1,8 +1,12 @@
-"""Stored values as numbers for the tensor cores: 8 bits, or codes of 4 bits in planes (`jaxengine/ops/packing.py`).
+"""Stored values as numbers for the tensor cores: 8 bits, or codes of 4 or 8 in planes (`jaxengine/ops/packing.py`).
 
-Codes become numbers by two instructions of PTX for two of them: a shift, and a `lop3` that keeps a nibble and puts the
-exponent of 128 (bf16) or 1024 (f16) above it. What Triton makes of shifts and casts takes 4.8 to 7.9 instructions a
-weight; the H200 has time for 3.5 while it reads 4 bits (4.3 TB/s, 132 SMs at 1.75 GHz).
+Codes of 4 bits become numbers by two instructions of PTX for two of them: a shift, and a `lop3` that keeps a nibble and
+puts the exponent of 128 (bf16) or 1024 (f16) above it. What Triton makes of shifts and casts takes 4.8 to 7.9
+instructions a weight; the H200 has time for 3.5 while it reads 4 bits (4.3 TB/s, 132 SMs at 1.75 GHz).
+
+Codes of 8 bits take three to five for two. A code 0 … 255 is the bits of a bf16: the exponents 0 and 1 have the same
+last place, so that number is the code times 2^-133, and a power of two away. So is an fp8 number with its bits below a
+longer exponent. Multiplications keep numbers below the smallest normal one (`fma` of bf16x2 and f16x2, not of f32).
 """
 
 from typing import Any
@@ -15,6 +19,8 @@ from jax.experimental.pallas import triton as plt
 
 EXPONENT = {"bfloat16": (0x4300, 128), "float16": (0x6400, 1024)}  # bits above a nibble, and the number they add
 NIBBLES = "0x000F000F"
+RAISED = {"int8": 128}  # what is added to values so that no code has a sign
+FP8 = {"float8_e4m3fn": (3, 7), "float8_e5m2": (2, 15)}  # bits behind the point, and what is added to the exponent
 
 
 def plain(values: Array, base: Any, dtype: jnp.dtype) -> Array:
@@ -23,8 +29,81 @@ def plain(values: Array, base: Any, dtype: jnp.dtype) -> Array:
     return numbers if isinstance(base, int) and base == 0 else numbers - _as(base, dtype)
 
 
+def unpacked_octets(words: Array, plane: int, base: Any, values: str, dtype: jnp.dtype, interpret: bool) -> Array:
+    """`dtype`: a plane's 8-bit numbers, which were of the dtype `values`, less their zero points `base`, exact."""
+    if interpret or dtype.name not in EXPONENT:
+        numbers = _from_octets((words.astype(jnp.int32) >> (8 * plane)) & 255, values).astype(dtype)
+    else:
+        (numbers,) = plt.elementwise_inline_asm(
+            octet_assembly(plane, values, dtype),
+            args=[words],
+            constraints="=r,r",
+            pack=2,
+            result_shape_dtypes=[jax.ShapeDtypeStruct(words.shape, dtype)],
+        )
+    return plain(numbers, base, dtype)
+
+
+def octet_assembly(plane: int, values: str, dtype: jnp.dtype) -> str:
+    """PTX that makes two numbers of 16 bits, `$0`, of byte `plane` of two words, `$1`."""
+    if values in FP8:
+        return _fp8_asm(plane, values, dtype)
+    codes = "prmt.b32 t, $1, 0, 0x4341;" if plane else "and.b32 t, $1, 0x00FF00FF;"
+    down = -float(RAISED.get(values, 0))
+    if dtype.name == "float16":
+        bits, added = EXPONENT["float16"]
+        made = f"or.b32 t, t, 0x{bits:04X}{bits:04X}; {_fma('$0', dtype, 1.0, down - added)}"
+    else:
+        made = f"{_fma('t', dtype, 2.0**127)} {_fma('$0', dtype, 2.0**6, down)}"
+    return f"{{ .reg .b32 t, f, a; {codes} {made} }}"
+
+
+def _fp8_asm(plane: int, values: str, dtype: jnp.dtype) -> str:
+    """The sign stays the first bit of 16, the others go as far back as the exponent is longer. NaN and infinity become
+    the finite numbers that follow: no weight is one.
+    """
+    fraction, bias = FP8[values]
+    ours, exponent = (10, 15) if dtype.name == "float16" else (7, 127)
+    back = 8 - ours + fraction
+    if not back:  # f16 begins with the bits of e5m2
+        return "and.b32 $0, $1, 0xFF00FF00;" if plane else "prmt.b32 $0, $1, 0, 0x2404;"
+    word, moved = ("$1", "") if plane else ("t", "prmt.b32 t, $1, 0, 0x2404;")
+    mask = 0x7F00 >> back
+    return f"""{{
+        .reg .b32 t, u, f, a;  {moved}
+        shr.b32 u, {word}, {back};  and.b32 u, u, 0x{mask:04X}{mask:04X};
+        lop3.b32 t, {word}, 0x80008000, u, 0xEA;
+        {_fma("$0", dtype, 2.0 ** (exponent - bias))}
+    }}"""
+
+
+def _fma(to: str, dtype: jnp.dtype, factor: float, added: float = 0.0) -> str:
+    """Numbers `t` times `factor`, and `added`, which takes no constant but in a register. To add -0 changes nothing."""
+    kind = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype.name]
+    constants = f"mov.b32 f, {_twice(factor, dtype)}; mov.b32 a, {_twice(added or -0.0, dtype)};"
+    return f"{constants} fma.rn.{kind} {to}, t, f, a;"
+
+
+def _twice(number: float, dtype: jnp.dtype) -> str:
+    """A number of 16 bits in both halves of a register."""
+    half = int(np.asarray(number, np.float32).astype(dtype).view(np.uint16))
+    return f"0x{half:04X}{half:04X}"
+
+
+def _from_octets(codes: Array, values: str) -> Array:
+    """f32 of codes, i32, by arithmetic that Triton knows for any type; processors may take tiny f32 for 0."""
+    if values not in FP8:
+        return (codes - RAISED.get(values, 0)).astype(jnp.float32)
+    fraction, bias = FP8[values]
+    bits = codes & 127
+    normal = jax.lax.bitcast_convert_type((bits << (23 - fraction)) + ((127 - bias) << 23), jnp.float32)
+    tiny = bits.astype(jnp.float32) * 2.0 ** (1 - bias - fraction)
+    size = jnp.where(bits < 1 << fraction, tiny, normal)
+    return jnp.where(codes > 127, -size, size)
+
+
 def unpacked(words: Array, plane: int, base: Any, table: tuple[float, ...], dtype: jnp.dtype, interpret: bool) -> Array:
-    """`dtype`: what a plane's codes stand for, exact: less their zero points `base`, or entries of `table`."""
+    """`dtype`: what a plane's codes of 4 bits are, exact: less their zero points `base`, or entries of `table`."""
     if interpret or dtype.name not in EXPONENT:
         codes = (words.astype(jnp.int32) >> (4 * plane)) & 15
         return _looked_up(table, codes, dtype) if table else codes.astype(dtype) - _as(base, dtype)

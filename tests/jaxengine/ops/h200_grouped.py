@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxengine.ops.packing import CODES, plane_of
+from jaxengine.ops.packing import codes_in_word, plane_of
 from jaxengine.ops.triton import grouped
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.weights.quantization import NF4
@@ -39,12 +39,19 @@ def compile_product(
     def array(*shape: int, dtype: str) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    plane = 0 if values else plane_of(INPUTS, group)
-    matrix = array(outputs, INPUTS if values else INPUTS // CODES, dtype=values or "uint16")
+    bits = 8 if values else 4
+    plane = plane_of(INPUTS, group, bits)
+    matrix = array(outputs, INPUTS // codes_in_word(bits), dtype="uint16")
     scales = array(INPUTS // group, outputs, dtype="bfloat16")
     base = array(INPUTS // group, outputs, dtype=zeros) if zeros else None
     product = partial(
-        grouped.product, plane=plane, group=group, offset=0 if zeros or values else 8, table=table, most=most
+        grouped.product,
+        plane=plane,
+        group=group,
+        offset=0 if zeros or values else 8,
+        table=table,
+        octets=values,
+        most=most,
     )
     lowered = jax.jit(product).lower(array(tokens, INPUTS, dtype=dtype), matrix, scales, base)
     return h200.once(judge, lowered, {})  # type: ignore[no-any-return]

@@ -5,16 +5,19 @@ interpreter does not run.
 import itertools
 import re
 from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxengine.ops.packing import pack, plane_of, unpack
+from jaxengine.ops.packing import octets, of_octets, pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
-from jaxengine.ops.triton.unpacking import assembly
+from jaxengine.ops.triton.unpacking import assembly, octet_assembly, unpacked_octets
 from jaxengine.weights.quantization import FP4
+
+OCTETS = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2")
 
 NF4 = tuple(np.sort(np.random.default_rng(4).normal(size=16)).astype(np.float32).tolist())
 EXACT = {"float32": 2e-6, "bfloat16": 2**-8, "float16": 2**-11}  # of the largest result
@@ -78,34 +81,46 @@ def test_four_bits(case: str, zeros: str | None, dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "bytes"])
 @pytest.mark.parametrize(
-    ("case", "dtype"),
+    ("case", "dtype", "zeros"),
     [
-        ("one token", "int8"),
-        ("split inputs", "uint8"),
-        ("groups of 32", "float8_e4m3fn"),
-        ("groups of 16", "int8"),
-        ("a scale a channel", "float8_e4m3fn"),
+        ("one token", "int8", None),
+        ("one token", "int8", "float16"),
+        ("split inputs", "uint8", "uint8"),
+        ("groups of 32", "float8_e4m3fn", None),
+        ("groups of 32", "uint8", "uint8"),
+        ("groups of 16", "int8", None),
+        ("narrow planes", "float8_e5m2", None),
+        ("a scale a channel", "int8", None),
+        ("a scale a channel", "float8_e4m3fn", None),
+        ("a scale a channel", "float8_e5m2", None),
+        ("groups of several steps", "int8", "int8"),
+        ("groups of several steps", "float8_e4m3fn", None),
     ],
 )
-def test_eight_bits(case: str, dtype: str) -> None:
+def test_eight_bits(case: str, dtype: str, zeros: str | None, packed: bool) -> None:
     tokens, outputs, inputs, group = CASES[case]
     draw, groups = np.random.default_rng(len(case)), inputs // group if group else 1
-    values = draw.integers(0, 100, (outputs, inputs)).astype(getattr(ml_dtypes, dtype, dtype))
+    every = all_values(dtype)
+    every = every[np.abs(every.astype(np.float32)) < 500]
+    values = draw.choice(every, (outputs, inputs))
     scales = draw.uniform(1e-3, 1e-2, (groups, outputs)).astype(ml_dtypes.bfloat16)
-    zeros = draw.integers(0, 128, (groups, outputs)).astype(np.uint8) if dtype == "uint8" else None
+    base = draw.integers(0, 128, (groups, outputs)).astype(zeros) if zeros else None
     x = jnp.asarray(draw.normal(size=(tokens, inputs)), "bfloat16")
+    plane = plane_of(inputs, group, 8) if packed else 0
     ours = grouped.product(
         x,
-        jnp.asarray(values),
+        pack(octets(jnp.asarray(values)), plane, 8) if packed else jnp.asarray(values),
         jnp.asarray(scales),
-        None if zeros is None else jnp.asarray(zeros),
-        plane=0,
+        None if base is None else jnp.asarray(base),
+        plane=plane,
         group=inputs // groups,
+        octets=dtype if packed else "",
         interpret=True,
     )
-    base = 0 if zeros is None else np.repeat(zeros.T.astype(np.float64), inputs // groups, 1)
-    check(x, scaled(values.astype(np.float64) - base, scales), ours)
+    each = 0 if base is None else np.repeat(base.T.astype(np.float64), inputs // groups, 1)
+    check(x, scaled(values.astype(np.float64) - each, scales), ours)
 
 
 @pytest.mark.slow
@@ -125,6 +140,51 @@ def test_packing_loses_nothing(inputs: int, group: int, plane: int) -> None:
     words = pack(jnp.asarray(codes), plane)
     assert words.dtype == jnp.uint16 and words.shape == (3, 5, inputs // 4)
     np.testing.assert_array_equal(unpack(words, plane), codes)
+
+
+@pytest.mark.parametrize("dtype", OCTETS)
+@pytest.mark.parametrize(("inputs", "group", "plane"), [(512, 128, 64), (64, 32, 32), (288, 0, 16), (16, 0, 0)])
+def test_packing_bytes_loses_nothing(dtype: str, inputs: int, group: int, plane: int) -> None:
+    assert plane_of(inputs, group, 8) == plane
+    if not plane:
+        return
+    values = np.resize(np.random.default_rng(0).permutation(all_values(dtype)), (3, 5, inputs))
+    words = pack(octets(jnp.asarray(values)), plane, 8)
+    assert words.dtype == jnp.uint16 and words.shape == (3, 5, inputs // 2)
+    back = of_octets(unpack(words, plane, 8), dtype)
+    assert back.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(back).view(np.uint8), values.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("values", OCTETS)
+@pytest.mark.parametrize("plane", range(2))
+def test_bytes_become_numbers(plane: int, values: str, dtype: str) -> None:
+    expected = all_values(values)
+    words = octets(jnp.asarray(expected)).astype(jnp.uint16) << 8 * plane | 0x3C << 8 * (1 - plane)
+    made = unpacked_octets(words, plane, 0, values, jnp.dtype(dtype), interpret=True)
+    finite = np.isfinite(expected.astype(np.float32))
+    assert made.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(made, np.float32)[finite], expected.astype(np.float32)[finite])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("values", OCTETS)
+@pytest.mark.parametrize("plane", range(2))
+def test_the_assembly_makes_two_numbers_of_two_bytes(plane: int, values: str, dtype: str) -> None:
+    asm, expected = octet_assembly(plane, values, jnp.dtype(dtype)), all_values(values).astype(np.float32)
+    codes = np.asarray(octets(jnp.asarray(all_values(values)))).tolist()
+    for place, first in enumerate(codes):
+        other = (place * 37 + 11) % 256
+        noise = 0xA5C3_5A3C & ~(0x00FF_00FF << 8 * plane)
+        made = run_ptx(asm, _1=noise | first << 8 * plane | codes[other] << 8 * plane + 16)["$0"]
+        for half, wanted in ((made & 0xFFFF, expected[place]), (made >> 16, expected[other])):
+            assert not np.isfinite(wanted) or half == bits(np.asarray([wanted]), dtype)[0]
+
+
+def all_values(dtype: str) -> np.ndarray:
+    """The 256 of an 8-bit type."""
+    return np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype, dtype))
 
 
 @pytest.mark.parametrize(
@@ -155,8 +215,15 @@ def run_ptx(asm: str, **words: int) -> dict[str, int]:
         if not name or name.startswith("."):
             continue
         target, *operands = (each.strip() for each in rest.split(","))
-        registers[target] = PTX[name.split(".")[0]](*map(value, operands)) & 0xFFFFFFFF
+        makes = PTX[name.removeprefix("fma.rn.") if name.startswith("fma") else name.split(".")[0]]
+        registers[target] = makes(*map(value, operands)) & 0xFFFFFFFF
     return registers
+
+
+def multiplied(dtype: np.dtype, *operands: int) -> int:
+    """a · b + c of both halves, rounded once: 64 bits hold all that is exact in 16."""
+    a, b, c = (np.asarray([each], np.uint32).view(dtype).astype(np.float64) for each in operands)
+    return int((a * b + c).astype(dtype).view(np.uint32)[0])
 
 
 def permuted(low: int, high: int, selector: int) -> int:
@@ -179,7 +246,10 @@ PTX: dict[str, Callable[..., int]] = {
     "shl": lambda a, b: a << b,
     "and": lambda a, b: a & b,
     "prmt": permuted,
+    "or": lambda a, b: a | b,
     "lop3": by_table,
+    "bf16x2": partial(multiplied, jnp.dtype("bfloat16")),
+    "f16x2": partial(multiplied, jnp.dtype("float16")),
 }
 
 

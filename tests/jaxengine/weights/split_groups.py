@@ -22,7 +22,7 @@ from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
-from jaxengine.weights.quantization import NF4
+from jaxengine.weights.quantization import FORMATS, NF4
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.interpreted import interpreted_kernels
@@ -33,8 +33,8 @@ from tests.shapes import H200
 SPEC = dataclasses.replace(TINY, num_heads=16, num_kv_heads=8, head_dim=32, ffn_size=512)
 TABLE = WeightFormat("table", "uint8", "float32", group=16, table=NF4, bits=4)
 EXPERTS = dataclasses.replace(SPEC, kinds=(LayerKind(experts=True),), experts=Experts(4, 2, 512))
-CASES = {format.name: (format, SPEC) for format in (FOUR_BITS, EIGHT_BITS, TABLE, ORDERED, CHANNELS)}
-CASES |= {f"experts, {format.name}": (format, EXPERTS) for format in (FOUR_BITS, EIGHT_BITS, CHANNELS)}
+CASES = {format.name: (format, SPEC) for format in (FOUR_BITS, EIGHT_BITS, TABLE, ORDERED, CHANNELS, *FORMATS.values())}
+CASES |= {f"experts, {format.name}": (format, EXPERTS) for format in (FOUR_BITS, EIGHT_BITS, CHANNELS, FORMATS["int8"])}
 
 
 class RandomAdapters:

@@ -17,6 +17,8 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
     "table": 4 * 2,
     "sorted four bits": 4 * 3 + 2,
     "four bits, a scale a channel": 4 + 2,
+    "int8": 4 + 2,
+    "fp8": 4 + 2,
     "experts, four bits": 4 * 3,
     "experts, eight bits in groups": 4 * 2,
     "experts, four bits, a scale a channel": 4 + 2,
@@ -27,6 +29,7 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
     ("devices", "formats"),
     [
         (2, ["four bits", "table", "sorted four bits", "four bits, a scale a channel"]),
+        (2, ["eight bits in groups", "int8", "fp8"]),
         (8, ["eight bits in groups", "sorted four bits"]),
         (2, ["+sorted four bits"]),
         (2, ["experts, four bits", "experts, four bits, a scale a channel"]),

@@ -167,6 +167,27 @@ def test_4_bits_that_do_not_divide_into_planes_are_held_in_8(outputs: int, input
     assert linear.weight_layout(matrix, H200, "int8", CHANNELS, (64, 256)).grouped
 
 
+@pytest.mark.parametrize(
+    ("shape", "stacked", "format", "plane", "by_kernel"),
+    [
+        ((64, 256), 0, FORMATS["int8"], 64, True),
+        ((64, 288), 0, FORMATS["fp8"], 16, True),
+        ((64, 256), 0, EIGHT_BITS, 16, True),
+        ((64, 16), 0, EIGHT_BITS, 0, True),
+        ((24, 256), 0, FORMATS["int8"], 0, False),
+        ((64, 272), 0, FORMATS["int8"], 0, False),
+        ((4, 64, 256), 1, FORMATS["int8"], 0, False),
+        ((4, 64, 256), 1, EIGHT_BITS, 0, True),
+    ],
+)
+def test_bytes_lie_in_planes_where_they_divide_but_not_those_of_experts(
+    shape: tuple[int, ...], stacked: int, format: WeightFormat, plane: int, by_kernel: bool
+) -> None:
+    matrix = Parameter(shape, (None,) * len(shape), 1, stacked=stacked)
+    layout = linear.weight_layout(matrix, H200, format.values, format, (shape[-2], shape[-1]))
+    assert (layout.plane, layout.grouped > 0) == (plane, by_kernel)
+
+
 @pytest.mark.parametrize("format", [FOUR_BITS, SIGNED, TABLE, ORDERED], ids=lambda format: format.name)
 @pytest.mark.parametrize("device", [CPU, H200], ids=lambda device: device.platform)
 def test_words_become_what_values_do(format: WeightFormat, device: DeviceTraits) -> None:
