@@ -17,18 +17,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import NARROWEST, plane_of
-from jaxengine.ops.triton import dequantised
+from jaxengine.ops.triton import dequantised, grouped_vector
 from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
+from jaxengine.ops.triton.grouped_vector import MANY_OUTPUTS
 
-FEW_TOKENS = 64  # up to so many, reading the weight takes longest, and the inputs are split
-MANY_TOKENS = 384  # from so many, it is faster to write the weight out in 16 bits, a chunk at a time
-PROGRAMS = 264  # two for each of 132 multiprocessors
-MAX_SPLITS = 16
+MANY_TOKENS = 384  # from so many, it is faster to write the weight out in 16 bits
+PROGRAMS, PROGRAMS_OF_FEW = 400, 512  # about how many to start: of tiles of more than 16 tokens, and of 16
+RESIDENT = 264  # programs that run at once: two on each of an H200's 132 multiprocessors
+MAX_SPLITS = 8
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The static sizes of a product.
+    """The static sizes of a product. Which are best was measured on an H200, at the shapes of an 8B Llama, for 16, 32,
+    64 and 128 tokens: `python -m tests.gpu.run --only tilings`.
 
     outputs, tokens: of a program.
     splits: programs that share the inputs of a tile.
@@ -38,20 +40,25 @@ class Tiles:
     tokens: int
     splits: int
     stored: Stored
+    params: Any
 
     @classmethod
     def choose(cls, tokens: int, outputs: int, inputs: int, stored: Stored, most: int, wide: bool) -> "Tiles":
         """Tiles for x [tokens, inputs], in f32 if `wide`, and a matrix [outputs, inputs]; `most` tokens are multiplied
         at once.
         """
-        few = tokens <= FEW_TOKENS
-        columns = max(16, min(32 if wide else most, pl.next_power_of_2(tokens)))
-        rows = divisor(outputs, 64 if wide or (few and outputs < 8192) else 128)
+        widest = 32 if wide else most if stored.planes == 2 and outputs >= 2 * MANY_OUTPUTS and tokens > 64 else 64
+        columns = max(16, min(widest, pl.next_power_of_2(tokens)))
+        rows = divisor(outputs, 64)
         programs = outputs // rows * -(-tokens // columns)
-        wanted = max(1, PROGRAMS // programs)
-        steps = inputs // stored.step
-        splits = min(MAX_SPLITS, steps, pl.next_power_of_2(wanted + 1) // 2) if few else 1
-        return cls(rows, columns, splits, stored)
+        wanted = max(1, (PROGRAMS_OF_FEW if columns == 16 else PROGRAMS) // programs)
+        splits = min(MAX_SPLITS, inputs // stored.step, pl.next_power_of_2(wanted + 1) // 2)
+        if wide:
+            return cls(rows, columns, splits, stored, compiler_params(rows, columns))
+        # A stage of 4 bits and 64 tokens is 40 KB: with three of them a multiprocessor runs one program, not two.
+        two = stored.planes == 4 and columns == 64 and (programs * splits > RESIDENT or most < 128)
+        warps = 2 if columns == 16 and splits == 1 else 4
+        return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=2 if two else 3))
 
 
 def unsupported(outputs: int, inputs: int, group: int, bits: int) -> str:
@@ -94,8 +101,9 @@ def product(
     """
     (tokens, inputs), outputs = x.shape, len(values)
     stored = Stored.of(inputs, plane, group, offset, table, interpret, octets)
-    if tokens >= MANY_TOKENS and x.dtype.itemsize == 2:
-        return dequantised.product(x, values, scales, zeros, stored)
+    if x.dtype.itemsize == 2 and (tokens >= MANY_TOKENS or (tokens == 1 and stored.packed)):
+        by = dequantised if tokens > 1 else grouped_vector
+        return by.product(x, values, scales, zeros, stored)
     tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
     results = [jax.ShapeDtypeStruct((tokens, outputs), x.dtype)]
@@ -105,7 +113,7 @@ def product(
         partial(_kernel, tiles),
         out_shape=results,
         grid=grid,
-        compiler_params=compiler_params(tiles.outputs, tiles.tokens),
+        compiler_params=tiles.params,
         interpret=interpret,
         name="grouped_product",
     )(x, values, scales, zeros, jnp.zeros(grid[0] * grid[1], jnp.int32))
@@ -126,9 +134,12 @@ def _kernel(
     share = -(-steps // tiles.splits)
     rows, matrix = Rows(x, token, token < x.shape[0]), Matrix(values, scales, zeros, row, row, 0)
 
-    step = partial(add_product, tiles.stored, matrix, rows)
+    alone = scales.shape[0] == 1
+    step = partial(add_product, tiles.stored, matrix, rows, alone=alone)
     start = jnp.zeros((tiles.outputs, tiles.tokens), jnp.float32)
     total = jax.lax.fori_loop(split * share, jnp.minimum((split + 1) * share, steps), step, start)
+    if alone:
+        total = total * plt.load(scales.at[0, row]).astype(jnp.float32)[:, None]
     used = jnp.broadcast_to(rows.used[None, :], (tiles.outputs, tiles.tokens))
     at = token[None, :], row[:, None]
     if not partials:

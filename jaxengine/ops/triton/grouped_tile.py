@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import codes_in_word
 from jaxengine.ops.triton.tile import matmul
-from jaxengine.ops.triton.unpacking import plain, unpacked, unpacked_octets
+from jaxengine.ops.triton.unpacking import fma, plain, unpacked, unpacked_octets
 
 DEPTH = 128  # inputs of a step with 8-bit values
 
@@ -94,8 +94,8 @@ def compiler_params(outputs: int, tokens: int) -> Any:
     return plt.CompilerParams(num_warps=8 if outputs * tokens >= 128 * 64 else 4, num_stages=2 if tokens >= 64 else 3)
 
 
-def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Array) -> Array:
-    """`total`, f32 [M, N], with the product of step `i`."""
+def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Array, alone: bool = False) -> Array:
+    """`total`, f32 [M, N], with the product of step `i`; not scaled if the one scale of a channel is `alone`."""
     column = jnp.arange(stored.plane)
     words = plt.load(matrix.values.at[matrix.row[:, None], (i * stored.plane + column)[None, :]])  # [M, P]
     inside = jnp.broadcast_to(rows.used[:, None], (len(rows.used), stored.plane))
@@ -105,21 +105,24 @@ def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Arr
         zero = None if matrix.zeros is None else plt.load(matrix.zeros.at[group, matrix.output])[:, None]  # [M, 1]
         whole = zero is not None and jnp.issubdtype(zero.dtype, jnp.integer)
         base = zero if whole else stored.offset
-        summed, inputs = jnp.zeros_like(total), jnp.zeros(len(rows.used), jnp.float32)
+        summed, inputs = total if alone else jnp.zeros_like(total), jnp.zeros(len(rows.used), jnp.float32)
         for plane in range(first, first + per_group):
             at = i * stored.step + plane * stored.plane + column
             part = plt.load(rows.x.at[rows.row[:, None], at[None, :]], mask=inside, other=0.0)  # [N, P]
-            numbers = _numbers(stored, words, plane, base, part.dtype)
-            summed = summed + matmul(numbers, part, 1, stored.interpret)
+            made = numbers(stored, words, plane, base, part.dtype)
+            summed = summed + matmul(made, part, 1, stored.interpret)
             inputs = inputs + part.astype(jnp.float32).sum(1)
         if zero is not None and not whole:  # no type of 16 bits holds the difference
             summed = summed - zero.astype(jnp.float32) * inputs[None, :]
-        scale = plt.load(matrix.scales.at[group, matrix.output]).astype(jnp.float32)
-        total = total + summed * scale[:, None]
+        if alone:
+            total = summed
+        else:
+            scale = plt.load(matrix.scales.at[group, matrix.output]).astype(jnp.float32)
+            total = fma(summed, scale[:, None], total, stored.interpret)
     return total
 
 
-def _numbers(stored: Stored, words: Array, plane: int, base: Any, dtype: jnp.dtype) -> Array:
+def numbers(stored: Stored, words: Array, plane: int, base: Any, dtype: jnp.dtype) -> Array:
     """[M, P] of `dtype`: the values of a plane less `base`."""
     if stored.octets:
         return unpacked_octets(words, plane, base, stored.octets, dtype, stored.interpret)

@@ -23,6 +23,37 @@ RAISED = {"int8": 128}  # what is added to values so that no code has a sign
 FP8 = {"float8_e4m3fn": (3, 7), "float8_e5m2": (2, 15)}  # bits behind the point, and what is added to the exponent
 
 
+def widened(numbers: Array, interpret: bool) -> Array:
+    """f32: numbers of 16 bits. Triton would take two of a register apart before it shifts each."""
+    if interpret or numbers.dtype != jnp.bfloat16:
+        return numbers.astype(jnp.float32)
+    (made,) = plt.elementwise_inline_asm(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;",
+        args=[numbers],
+        constraints="=&f,=f,r",
+        pack=2,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(numbers.shape, jnp.float32)],
+    )
+    result: Array = made
+    return result
+
+
+def fma(a: Array, b: Array, c: Array, interpret: bool) -> Array:
+    """f32: a · b + c, rounded once. XLA would leave a multiplication and an addition."""
+    if interpret:
+        return a * b + c
+    shape = jnp.broadcast_shapes(a.shape, b.shape, c.shape)
+    (made,) = plt.elementwise_inline_asm(
+        "fma.rn.f32 $0, $1, $2, $3;",
+        args=[jnp.broadcast_to(each, shape) for each in (a, b, c)],
+        constraints="=f,f,f,f",
+        pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(shape, jnp.float32)],
+    )
+    result: Array = made
+    return result
+
+
 def plain(values: Array, base: Any, dtype: jnp.dtype) -> Array:
     """`dtype`: 8-bit values less their zero points `base`, exact."""
     numbers = values.astype(dtype)
