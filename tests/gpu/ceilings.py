@@ -6,10 +6,10 @@ Every other section is judged against these two numbers and not against a datash
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
@@ -37,7 +37,7 @@ def matmul_rate(side: int, repeats: int) -> float:
     return 2 * side**3 / seconds_per_call(jax.jit(jnp.matmul), (a, b), repeats)
 
 
-def seconds_per_call(function: Callable[..., Array], arguments: tuple[Array, ...], repeats: int) -> float:
+def seconds_per_call(function: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> float:
     """Median over `repeats` of `IN_FLIGHT` calls launched together, warmed up."""
     jax.block_until_ready(function(*arguments))
     times = []

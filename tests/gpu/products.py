@@ -3,25 +3,22 @@
 At the shapes of Llama-3.1-8B, from one token to a prompt. On a CPU the kernel is interpreted.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
-from jaxengine.device import DeviceTraits
-from jaxengine.model import linear
-from jaxengine.model.linear import Linear, weight_layout
-from jaxengine.ops.triton import grouped
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.model.linear import weight_layout
 from jaxengine.ops.weight import Weight
 from jaxengine.weights.quantization import FORMATS, FOUR_BITS, group_weight, quantize_weight
-from tests.gpu.ceilings import seconds_per_call
+from tests.gpu.copies import copies, held_bytes, lowered, seconds
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 from tests.shapes import H200
@@ -48,48 +45,39 @@ class Shape:
 
 FULL = (Shape("qkv", 6144, 4096), Shape("out", 4096, 4096), Shape("gate_up", 28672, 4096), Shape("down", 4096, 14336))
 TINY = (Shape("tiny", 64, 256),)
-TOKENS = (1, 16, 64, 128, 2048)
+TOKENS = (1, 2, 16, 64, 128, 256, 2048)
+FEW = 256  # up to so many, a weight is read again for each of `CALLS`
 
 
 def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
-    interpreted = partial(grouped.product, interpret=DeviceTraits.of(jax.devices()[0]).on_host)
-    with patch.object(linear.grouped, "product", interpreted):
-        for shape in FULL if full else TINY:
-            baseline: dict[int, float] = {}
-            for name, format in HELD.items():
-                with record.part(f"product {shape.name} in {name}"):
-                    measure(record, shape, scale, TOKENS if full else TOKENS[:2], name, format, baseline)
+    for shape in FULL if full else TINY:
+        with record.part(f"products {shape.name}"):
+            measure(record, shape, scale, TOKENS if full else TOKENS[:2])
 
 
-def measure(
-    record: Record,
-    shape: Shape,
-    scale: Scale,
-    sizes: tuple[int, ...],
-    name: str,
-    format: WeightFormat | None,
-    baseline: dict[int, float],
-) -> None:
-    """A row of "products" for each of `sizes`, and "correctness" of the first and the last, which split the inputs and
-    do not. `baseline`: seconds in 16 bits.
-    """
-    weight = drawn(shape, format)
-    graph, state = nnx.split(Linear(weight, None))
-    product = jax.jit(lambda state, x: nnx.merge(graph, state)(x))
-    held = sum(array.nbytes for array in jax.tree.leaves(weight))
-    for tokens in sizes:
-        x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
-        seconds = seconds_per_call(product, (state, x), scale.repeats)
-        baseline.setdefault(tokens, seconds)
-        row = {"seconds": seconds, "bytes": held, "operations": 2 * tokens * shape.outputs * shape.inputs}
-        beside = baseline[tokens] / seconds
-        record.add("products", shape=shape.name, weights=name, tokens=tokens, faster_than_16_bits=beside, **row)
-        if tokens not in (sizes[0], sizes[-1]):
-            continue
-        found = error(weight, x, product(state, x))
-        check = f"product {shape.name} in {name}, {tokens} tokens"
-        record.add("correctness", check=check, dtype="bfloat16", error=found, limit=LIMIT, ok=found <= LIMIT)
+def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...]) -> None:
+    """A row of "products" and one of "correctness" for each of `sizes` in each format, compiled side by side."""
+    options, baseline = COMPILER_OPTIONS.get(jax.default_backend()), dict[int, float]()
+    held = {name: copies(drawn(shape, format)) for name, format in HELD.items()}
+    rows = {tokens: jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16) for tokens in sizes}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiled = {
+            (name, tokens): pool.submit(lowered(weights[: None if tokens <= FEW else 2], x).compile, options)
+            for name, weights in held.items()
+            for tokens, x in rows.items()
+        }
+    for (name, tokens), program in compiled.items():
+        with record.attempt(f"{tokens} tokens times {shape.name} in {name}"):
+            weights, x, chain = held[name][: None if tokens <= FEW else 2], rows[tokens], program.result()
+            taken = seconds(chain, weights, x, scale.repeats)
+            beside = baseline.setdefault(tokens, taken) / taken
+            cost = {"bytes": held_bytes(weights[0]), "operations": 2 * tokens * shape.outputs * shape.inputs}
+            row = {"shape": shape.name, "weights": name, "tokens": tokens, "faster_than_16_bits": beside}
+            record.add("products", **row, seconds=taken, **cost)
+            found = error(weights[0], x, chain(weights, x)[0])
+            check = f"product {shape.name} in {name}, {tokens} tokens"
+            record.add("correctness", check=check, dtype="bfloat16", error=found, limit=LIMIT, ok=found <= LIMIT)
 
 
 def drawn(shape: Shape, format: WeightFormat | None) -> Weight:

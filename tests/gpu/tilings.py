@@ -7,29 +7,24 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
-from jaxengine.model import linear
-from jaxengine.model.linear import Linear
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight
 from jaxengine.weights.quantization import FOUR_BITS
-from tests.gpu.ceilings import seconds_per_call
+from tests.gpu.copies import copies, held_bytes, lowered, seconds
 from tests.gpu.products import FULL, TINY, Shape, drawn
 from tests.gpu.record import Record, Row, one_line
 from tests.gpu.scale import Scale
 
-CACHED = 200 << 20  # bytes, several times what an H200 keeps of them near
 SHOWN = 5  # of each product, the fastest first
 FORMAT = FOUR_BITS["int4"]
 
@@ -81,58 +76,36 @@ def measure(record: Record, scale: Scale, tokens: int, shape: Shape) -> None:
         compiled["16 bits"] = pool.submit(lowered(floats, x).compile, options)
         compiled["ours"] = pool.submit(lowered(packed, x).compile, options)
         for tiling in others:
-            compiled[str(tiling)] = pool.submit(lowered(packed, x, tiling).compile, options)
+            compiled[str(tiling)] = pool.submit(tiled(packed, x, tiling).compile, options)
     rows: list[Row] = []
     repeats = scale.repeats if tokens <= 128 else 2
     for name, future in compiled.items():
         weights = floats if name == "16 bits" else packed
         try:
-            seconds = seconds_per_call(future.result(), (weights, x), repeats) / len(weights)
+            taken = seconds(future.result(), weights, x, repeats)
         except Exception as error:
             print(f"{shape.name}, {tokens} tokens, {name}: {one_line(error)}", flush=True)
             continue
-        size = sum(array.nbytes for array in jax.tree.leaves(weights[0]))
         operations = 2 * tokens * shape.outputs * shape.inputs
-        cost = {"seconds": seconds, "bandwidth": size / seconds, "arithmetic": operations / seconds}
+        cost = {"seconds": taken, "bandwidth": held_bytes(weights[0]) / taken, "arithmetic": operations / taken}
         kept = "bfloat16" if name == "16 bits" else FORMAT.name
         rows.append({"weights": kept, "shape": shape.name, "tokens": tokens, "tiles": name, **cost})
-        print(f"{shape.name}, {tokens} tokens, {name}: {seconds * 1e6:.1f}", flush=True)
+        print(f"{shape.name}, {tokens} tokens, {name}: {taken * 1e6:.1f}", flush=True)
     for row in [*rows[:2], *sorted(rows[2:], key=lambda row: row["seconds"])[:SHOWN]]:
         record.add("tilings", **row)
 
 
-def copies(weight: Weight) -> list[Weight]:
-    """So many that none is found in the device's cache when its turn comes again."""
-    size = sum(array.nbytes for array in jax.tree.leaves(weight))
-    count = max(2, min(24, -(-CACHED // size)))
-    return [weight, *(jax.tree.map(jnp.copy, weight) for _ in range(count - 1))]
-
-
-def lowered(weights: list[Weight], x: jax.Array, tiling: Tiling | None = None) -> Any:
-    """A program of the products of `x` with each of `weights`, one after the other."""
-    graph = nnx.graphdef(Linear(weights[0], None))
-
-    @jax.jit
-    def one(weight: Weight, x: jax.Array) -> jax.Array:
-        return nnx.merge(graph, nnx.state(Linear(weight, None)))(x)
-
-    def chain(weights: list[Weight], x: jax.Array) -> list[jax.Array]:
-        return [one(weight, x) for weight in weights]
-
-    interpreted = partial(grouped.product, interpret=DeviceTraits.of(jax.devices()[0]).on_host)
-    with patch.object(linear.grouped, "product", interpreted):
-        if tiling is None:
-            return jax.jit(chain).lower(weights, x)
-        tiles = partial(forced, tiling)
-        params = plt.CompilerParams(num_warps=tiling.warps, num_stages=tiling.stages)
-        with (
-            patch.object(grouped.Tiles, "choose", tiles),
-            patch.object(grouped, "compiler_params", lambda *_: params),
-            patch.object(grouped, "MANY_TOKENS", 1 << 30),
-        ):
-            return jax.jit(chain).lower(weights, x)
+def tiled(weights: list[Weight], x: jax.Array, tiling: Tiling) -> Any:
+    """`lowered`, in other tiles."""
+    with (
+        patch.object(grouped.Tiles, "choose", partial(forced, tiling)),
+        patch.object(grouped, "MANY_TOKENS", 1 << 30),
+        patch.object(grouped, "ONE_TOKEN", 0),
+    ):
+        return lowered(weights, x)
 
 
 def forced(tiling: Tiling, tokens: int, outputs: int, inputs: int, stored: Any, most: int, wide: bool) -> Any:
     """Instead of `Tiles.choose`."""
-    return replace(grouped.Tiles(0, 0, 0, stored), **{n: getattr(tiling, n) for n in ("outputs", "tokens", "splits")})
+    params = plt.CompilerParams(num_warps=tiling.warps, num_stages=tiling.stages)
+    return grouped.Tiles(tiling.outputs, tiling.tokens, tiling.splits, stored, params)

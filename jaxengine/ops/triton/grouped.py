@@ -21,6 +21,7 @@ from jaxengine.ops.triton import dequantised, grouped_vector
 from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
 from jaxengine.ops.triton.grouped_vector import MANY_OUTPUTS
 
+ONE_TOKEN = 1  # to which no tensor cores are needed
 MANY_TOKENS = 384  # from so many, it is faster to write the weight out in 16 bits
 PROGRAMS, PROGRAMS_OF_FEW = 400, 512  # about how many to start: of tiles of more than 16 tokens, and of 16
 RESIDENT = 264  # programs that run at once: two on each of an H200's 132 multiprocessors
@@ -101,8 +102,8 @@ def product(
     """
     (tokens, inputs), outputs = x.shape, len(values)
     stored = Stored.of(inputs, plane, group, offset, table, interpret, octets)
-    if x.dtype.itemsize == 2 and (tokens >= MANY_TOKENS or (tokens == 1 and stored.packed)):
-        by = dequantised if tokens > 1 else grouped_vector
+    if x.dtype.itemsize == 2 and (tokens >= MANY_TOKENS or (tokens == ONE_TOKEN and stored.packed)):
+        by = grouped_vector if tokens == ONE_TOKEN else dequantised
         return by.product(x, values, scales, zeros, stored)
     tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
