@@ -18,6 +18,7 @@ from tests.gpu.scale import Scale
 from tests.random_adapters import RandomReader
 
 SLOTS, RANK = 8, 16
+ROWS = (1, 32, 128)
 TOKENS = (1, 8, 9, 128)  # gathered up to the slots, beyond that by all of them
 LIMITS = {"float32": 2e-3, "bfloat16": 2e-2}  # TF32 has 11 bits
 
@@ -28,6 +29,8 @@ def run(record: Record, scale: Scale) -> None:
             for dtype in LIMITS:
                 check(record, tokens, dtype)
     short = replace(scale, contexts=scale.contexts[:1], prefills=scale.prefills[1:2] or scale.prefills)
+    if scale.name == "full":
+        short = replace(short, decode_rows=ROWS)
     options = {"enable_lora": True, "max_loras": SLOTS, "max_lora_rank": RANK}
     with record.part("adapters"), measured_client(short, adapters=RandomReader(scale.spec, RANK), **options) as client:
         for seed in range(SLOTS):

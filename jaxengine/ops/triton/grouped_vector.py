@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.triton.grouped_tile import Stored, divisor, numbers
-from jaxengine.ops.triton.unpacking import fma, widened
+from jaxengine.ops.triton.unpacking import FP8, Raised, fma, raised, widened
 
 TILES = 4  # read at once: with planes of 64, the words of an output are then 512 bytes
 MANY_OUTPUTS = 8192  # of a matrix; from so many, twice as many of each program still leave work for all
@@ -67,24 +67,32 @@ def _add_products(
     first = (i * tiles + jnp.arange(tiles)) * stored.step  # [S], inputs
     per_group = max(1, min(stored.planes, stored.group // stored.plane))  # planes
     for begin in range(0, stored.planes, per_group):
-        group = ((first + begin * stored.plane) // stored.group)[None, :]  # [1, S]
-        zero = None if zeros is None else plt.load(zeros.at[group, row[:, None]])[:, :, None]  # [M, S, 1]
-        whole = zero is not None and jnp.issubdtype(zero.dtype, jnp.integer)
-        base = zero if whole else stored.offset
-        alone = scales.shape[0] == 1
-        products, inputs = total if alone else jnp.zeros_like(total), jnp.zeros_like(total[:1])
+        codes, parts = [], []
         for plane in range(begin, begin + per_group):
             at = first[:, None] + plane * stored.plane + jnp.arange(stored.plane)[None, :]  # [S, P]
-            part = plt.load(x.at[0, at[None]])  # [1, S, P]
-            wide = widened(part, stored.interpret)
-            codes = widened(numbers(stored, words, plane, base, part.dtype), stored.interpret)
-            products = fma(codes, wide, products, stored.interpret)
-            inputs = inputs + wide
-        if zero is not None and not whole:  # no type of 16 bits holds the difference
-            products = fma(-zero.astype(jnp.float32), inputs, products, stored.interpret)
+            parts.append(widened(plt.load(x.at[0, at[None]]), stored.interpret))  # [1, S, P]
+            codes.append(_codes(stored, words, plane, x.dtype))
+        inputs = sum(parts[1:], parts[0])
+        taken = sum((code.added * part for code, part in zip(codes, parts, strict=True)), stored.less * inputs)
+        alone = scales.shape[0] == 1
+        products = total - taken if alone else jnp.broadcast_to(-taken, total.shape)
+        for code, part in zip(codes, parts, strict=True):
+            products = fma(code.numbers, part, products, stored.interpret)
+        group = ((first + begin * stored.plane) // stored.group)[None, :]  # [1, S]
+        if zeros is not None:
+            zero = plt.load(zeros.at[group, row[:, None]]).astype(jnp.float32)[:, :, None]  # [M, S, 1]
+            products = fma(-zero, inputs, products, stored.interpret)
         if alone:
             total = products
         else:
             scale = plt.load(scales.at[group, row[:, None]]).astype(jnp.float32)[:, :, None]  # [M, S, 1]
             total = fma(scale, products, total, stored.interpret)
     return total
+
+
+def _codes(stored: Stored, words: Array, plane: int, dtype: jnp.dtype) -> Raised:
+    """[M, S, P]: a plane's codes."""
+    if stored.table or stored.octets in FP8:
+        return Raised(widened(numbers(stored, words, plane, 0, dtype), stored.interpret), 0.0)
+    place = jnp.arange(stored.plane)[None, None, :]
+    return raised(words, plane, place, bool(stored.octets), stored.interpret)
