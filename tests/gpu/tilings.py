@@ -100,7 +100,6 @@ def tiled(weights: list[Weight], x: jax.Array, tiling: Tiling) -> Any:
     with (
         patch.object(grouped.Tiles, "choose", partial(forced, tiling)),
         patch.object(grouped, "MANY_TOKENS", 1 << 30),
-        patch.object(grouped, "ONE_TOKEN", 0),
     ):
         return lowered(weights, x)
 

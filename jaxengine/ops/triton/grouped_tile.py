@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import codes_in_word
 from jaxengine.ops.triton.tile import matmul
-from jaxengine.ops.triton.unpacking import RAISED, fma, plain, unpacked, unpacked_octets
+from jaxengine.ops.triton.unpacking import fma, plain, unpacked, unpacked_octets
 
 DEPTH = 128  # inputs of a step with 8-bit values
 
@@ -63,11 +63,6 @@ class Stored:
     def step(self) -> int:
         """Inputs of a step."""
         return self.plane * self.planes
-
-    @property
-    def less(self) -> int:
-        """What is subtracted from codes in words, zero points aside."""
-        return RAISED.get(self.octets, self.offset)
 
 
 class Rows(NamedTuple):

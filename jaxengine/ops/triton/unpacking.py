@@ -9,7 +9,6 @@ last place, so that number is the code times 2^-133, and a power of two away. So
 longer exponent. Multiplications keep numbers below the smallest normal one (`fma` of bf16x2 and f16x2, not of f32).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,72 +21,6 @@ EXPONENT = {"bfloat16": (0x4300, 128), "float16": (0x6400, 1024)}  # bits above 
 NIBBLES = "0x000F000F"
 RAISED = {"int8": 128}  # what is added to values so that no code has a sign
 FP8 = {"float8_e4m3fn": (3, 7), "float8_e5m2": (2, 15)}  # bits behind the point, and what is added to the exponent
-
-
-@dataclass(frozen=True)
-class Raised:
-    """f32 numbers that are codes, with `added` to each: what is added is taken away once for many outputs."""
-
-    numbers: Array
-    added: Any
-
-
-# By nibble: a shift to the left (or right, if negative) of two words and the lowest bit of the code then, for the first
-# word and the second. Above the code, at bit 12 or 16, is the exponent of 2,048 or 128, whose lowest place it fills.
-PLACES = (((12, 12), (0, 16)), ((12, 16), (-4, 16)), ((4, 12), (-12, 12)), ((0, 12), (-12, 16)))
-RAISING = {12: (0x45000000, 2048.0), 16: (0x43000000, 128.0)}
-OCTET_RAISING = (0x47000000, 32768.0)  # above a byte at bit 8
-
-
-def raised(words: Array, plane: int, place: Array, octets: bool, interpret: bool) -> Raised:
-    """f32 numbers of a plane of codes of 4 bits, or of 8, in one or two instructions each. `place`: i32, the number of
-    each of the words.
-    """
-    added = OCTET_RAISING[1] if octets else _added(plane, place)
-    if interpret:
-        width = 8 if octets else 4
-        codes = words.astype(jnp.int32) >> (width * plane) & (1 << width) - 1
-        return Raised(codes.astype(jnp.float32) + added, added)
-    (made,) = plt.elementwise_inline_asm(
-        raising_assembly(plane, octets),
-        args=[words],
-        constraints="=&f,=f,r",
-        pack=2,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(words.shape, jnp.float32)],
-    )
-    return Raised(made, added)
-
-
-def _added(plane: int, place: Array) -> Array:
-    first, second = (RAISING[lowest][1] for _, lowest in PLACES[plane])
-    return jnp.where(place % 2 == 0, first, second)
-
-
-def raising_assembly(plane: int, octets: bool) -> str:
-    """PTX that makes f32 numbers, `$0` and `$1`, of code `plane` of two words, `$2`."""
-    if octets:
-        chosen = (f"prmt.b32 ${word}, $2, m, 0x74{2 * word + plane}4;" for word in range(2))
-        return f"{{ .reg .b32 m; mov.b32 m, 0x{OCTET_RAISING[0]:08X}; {' '.join(chosen)} }}"
-    lines = (
-        f"{_shift('t', '$2', -left)} lop3.b32 ${word}, t, 0x{15 << lowest:08X}, 0x{RAISING[lowest][0]:08X}, 0xEA;"
-        for word, (left, lowest) in enumerate(PLACES[plane])
-    )
-    return f"{{ .reg .b32 t; {' '.join(lines)} }}"
-
-
-def widened(numbers: Array, interpret: bool) -> Array:
-    """f32: numbers of 16 bits. Triton would take two of a register apart before it shifts each."""
-    if interpret or numbers.dtype != jnp.bfloat16:
-        return numbers.astype(jnp.float32)
-    (made,) = plt.elementwise_inline_asm(
-        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;",
-        args=[numbers],
-        constraints="=&f,=f,r",
-        pack=2,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(numbers.shape, jnp.float32)],
-    )
-    result: Array = made
-    return result
 
 
 def fma(a: Array, b: Array, c: Array, interpret: bool) -> Array:
