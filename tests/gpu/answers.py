@@ -32,6 +32,7 @@ from tests.gpu.record import one_line
 
 PROMPTS = (3, 40, 150)
 NEW = 16
+ROWS = 4
 CORES = 3  # of a process that compiles
 
 Answers = dict[str, np.ndarray]
@@ -76,7 +77,8 @@ class Variant:
             attention=self.backend,
             dtype=self.dtype,
             max_total_tokens=spec.max_positions,
-            max_batch_size=4,
+            max_batch_size=ROWS,
+            max_batch_total_tokens=ROWS * spec.max_positions,  # several engines share the device
             max_batch_prefill_tokens=64,
             max_top_logprobs=spec.vocab_size,
             **options,
