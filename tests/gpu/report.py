@@ -17,6 +17,8 @@ from tests.gpu.loads import OURS
 from tests.gpu.record import Row, Tables, read
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "numpy", "torch", "transformers")
+SHARES = ("memory", "cache", "shared_memory", "issued", "tensor_cores", "integers", "warps")
+STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "math_pipe_throttle", "mio_throttle", "gmma")
 TIMED = ("decode", "prefill", "experts", "products", "towers")  # with bytes and operations
 Column = tuple[str, Callable[[Row], str]]
 
@@ -181,6 +183,16 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("of which host", "host_seconds", 1e3, ",.2f"),
             number("rate beside greedy", "beside_greedy", form=",.2f"),
+        ),
+    ),
+    "waits": (
+        "What products wait for, in % of the most, and warps that wait for each instruction that is issued",
+        (
+            *map(text, ("weights", "shape", "tokens")),
+            number("µs", "seconds", 1e6),
+            number("GHz", "clock", 1e-9, ",.2f"),
+            *(number(name.replace("_", " "), name, form=".0f") for name in SHARES),
+            *(number(name.replace("_", " "), name, form=".1f") for name in STALLS),
         ),
     ),
     "tilings": (

@@ -41,6 +41,7 @@ SECTIONS = {
     "quantised": Section("tests.gpu.quantised", 140),
     "tables": Section("tests.gpu.tables", 70),
     "small cache": Section("tests.gpu.small_cache", 40),
+    "counters": Section("tests.gpu.counters", 90),
     "tilings": Section("tests.gpu.tilings", 150),
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 110),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.gpu import decode, families, kernels, report, trace
+from tests.gpu import counters, decode, families, kernels, report, trace
 from tests.gpu.answers import NEW, PROMPTS, Variant, answering
 from tests.gpu.correctness import NEAR_TIE, wrong_tokens
 from tests.gpu.record import Record, read
@@ -171,6 +171,19 @@ def test_what_launches_a_step_is_told_by_name_without_its_numbers() -> None:
     profile = SimpleNamespace(planes=[SimpleNamespace(name="/host:CPU", lines=threads)])
     told = [(row["event"], row["calls"] * trace.STEPS) for row in trace.launching(profile)]
     assert told == [("command_buffer::update", 2), ("cuGraphLaunch", 2)]
+
+
+def test_counters_are_read_as_ncu_writes_them() -> None:
+    text = """==PROF== Connected to process 7
+"ID","Kernel Name","gpu__time_duration.sum","smsp__issue_active.avg.pct_of_peak_sustained_elapsed","sm__pipe_new"
+"","","nsecond","%",""
+"0","grouped_product","28,736","31.5","1"
+"1","grouped_product__2","9001","n/a",""
+"""
+    assert list(counters.read(text)) == [
+        {"seconds": pytest.approx(28.736e-6), "issued": 31.5},
+        {"seconds": pytest.approx(9.001e-6)},
+    ]
 
 
 def test_a_greedy_token_may_differ_only_at_a_near_tie() -> None:
