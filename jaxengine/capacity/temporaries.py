@@ -2,7 +2,7 @@
 
 Three programs can be the largest. One is the longest step of prompts, at its widest in an MLP, or where a matrix in few
 bits is written out to be multiplied; one samples from the logits of a step, which it holds several times; and one
-encodes pictures. `tests/gpu_compile/test_temporaries.py` compares them with XLA's own figures for H200s: of dense models
+encodes pictures. `tests/gpu_compile/test_temporaries.py` compares them with what XLA says for H200s: of dense models
 and mixtures of experts, on one GPU and on eight, in 16 bits and in few, of a state space, an encoder and a tower.
 """
 
