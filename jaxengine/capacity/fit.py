@@ -26,7 +26,10 @@ REDUCES = 2  # of a layer: behind attention, and behind the MLP
 
 def estimated(setup: Setup, limits: Limits) -> int:
     """`Temporaries` without a compiler; on a host they are not counted."""
-    return 0 if setup.device.on_host else estimated_temporaries(setup.shapes(limits, TRIAL_PAGES), setup.mesh.size)
+    if setup.device.on_host:
+        return 0
+    shapes = setup.shapes(limits, TRIAL_PAGES)
+    return estimated_temporaries(shapes, setup.mesh.size, setup.device, setup.formats)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,25 @@
 """What a step needs besides its arguments, without asking XLA: estimated from the sizes of its widest arrays.
 
-Three programs can be the largest. One is the longest step of prompts, at its widest in an MLP; one samples from the
-logits of a step, which it holds several times; and one encodes pictures. `tests/gpu_compile/test_temporaries.py`
-compares them with XLA's own figures for H200s: of dense models and mixtures of experts, on one GPU and on eight, of a
-state space, an encoder and a tower.
+Three programs can be the largest. One is the longest step of prompts, at its widest in an MLP, or where a matrix in few
+bits is written out to be multiplied; one samples from the logits of a step, which it holds several times; and one
+encodes pictures. `tests/gpu_compile/test_temporaries.py` compares them with what XLA says for H200s: of dense models
+and mixtures of experts, on one GPU and on eight, in 16 bits and in few, of a state space, an encoder and a tower.
 """
+
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import WeightFormat
+from jaxengine.device import DeviceTraits
 from jaxengine.executor.shapes import Shapes
+from jaxengine.model.linear import weight_layout
 from jaxengine.model.vision.segments import PAGE, scratch_pages
+from jaxengine.ops.triton import dequantised
+from jaxengine.ops.triton.grouped import MANY_TOKENS
+from jaxengine.weights.quantization import shared_sizes
 
 LOGITS_HELD = 7.4  # f32 arrays of all logits of a step's samples
 SAMPLER_EXTRA = 12 << 20
@@ -20,16 +29,40 @@ SIDE_BY_SIDE = 1.9  # arrays as wide as what chosen layers of a tower read, and 
 SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 
-def estimated_temporaries(shapes: Shapes, devices: int) -> int:
-    """Bytes on each of `devices`."""
-    return max(of_prompts(shapes, devices), of_sampling(shapes), of_pictures(shapes, devices))
+def estimated_temporaries(
+    shapes: Shapes, devices: int, device: DeviceTraits, formats: Mapping[str, WeightFormat]
+) -> int:
+    """Bytes on each of `devices`, which are like `device`; `formats` are those of the matrices that are quantised."""
+    return max(of_prompts(shapes, devices, device, formats), of_sampling(shapes), of_pictures(shapes, devices))
 
 
-def of_prompts(shapes: Shapes, devices: int) -> int:
-    spec, limits = shapes.spec, shapes.limits
+def of_prompts(shapes: Shapes, devices: int, device: DeviceTraits, formats: Mapping[str, WeightFormat]) -> int:
+    spec, limits, itemsize = shapes.spec, shapes.limits, int(jnp.dtype(shapes.dtype).itemsize)
     tokens = max(limits.token_budget, *limits.encode_buckets, 0)
-    width = _width(spec, devices) + _adapted_width(shapes) / devices
-    return int(tokens * width * jnp.dtype(shapes.dtype).itemsize)
+    adapted = _adapted_width(shapes) / devices
+    most = int(tokens * (_width(spec, devices) + adapted) * itemsize)
+    if tokens < MANY_TOKENS or itemsize != 2:
+        return most
+    for outputs, inputs in _written_out(spec, devices, device, formats):
+        width = RESIDUALS * spec.hidden_size + max(outputs, inputs) + adapted
+        row = inputs * itemsize
+        chunk = max(size for _, size in dequantised.chunks(outputs, row)) * row
+        most = max(most, int(tokens * width * itemsize) + chunk)
+    return most
+
+
+def _written_out(
+    spec: ModelSpec, devices: int, device: DeviceTraits, formats: Mapping[str, WeightFormat]
+) -> Iterator[tuple[int, int]]:
+    """Outputs and inputs of a device's share of each matrix that many tokens multiply in 16 bits (`dequantised`).
+    Experts' are none: their kernels read them as they are stored.
+    """
+    table = parameter_table(spec)
+    for name, format in formats.items():
+        parameter = table[name]
+        share = shared_sizes(parameter, devices)
+        if not parameter.stacked and weight_layout(parameter, device, format.values, format, share).grouped:
+            yield share
 
 
 def _adapted_width(shapes: Shapes) -> int:

@@ -1,11 +1,12 @@
 """Projections in 8 or 4 bits, quantised while they are loaded or stored so; activations keep their type.
 
 With 8 bits a quantised matrix is a `Weight` of values and f32 scales of its output channels. The product is scaled, not
-the weight, so a step reads one byte a weight. A channel has one scale even where several devices share its inputs. A
-GPU multiplies by kernels of our own (`ops/triton/grouped`, and those of experts). XLA would write out the whole weight
-in each step where groups of inputs have scales; where channels have them it fuses the cast into the product, but reads
-slowly then: one request of an 8B Llama took 7.06 ms a token in int8 and 6.54 in fp8 on an H200, 4.51 in bf16, and with
-our kernel 3.25 in int8. So it multiplies only by what does not divide into our tiles.
+the weight, so a step reads one byte a weight; only for many tokens a GPU writes a matrix out in 16 bits first, which is
+little beside their arithmetic (`ops/triton/dequantised`). A channel has one scale even where several devices share its
+inputs. A GPU multiplies by kernels of our own (`ops/triton/grouped`, and those of experts). XLA would write out the
+whole weight in each step where groups of inputs have scales; where channels have them it fuses the cast into the
+product, but reads slowly then: one request of an 8B Llama took 7.06 ms a token in int8 and 6.54 in fp8 on an H200, 4.51
+in bf16, and with our kernel 3.25 in int8. So it multiplies only by what does not divide into our tiles.
 
 The projections of the layers are quantised; those of experts too, with scales for each expert's channels. Embedding and
 head are not: often they are one array, and the head's rounding would go straight into the logits. Where a checkpoint

@@ -15,6 +15,7 @@ OPERATION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 KERNEL = re.compile(r'op_name="[^"]*?([\w.\-]+)/pallas_call"')
 PRODUCTS = {"grouped_product"}  # kernels of our own
+IN_A_WORD = {"u16": (1, 2, 4)}  # numbers that an element of an argument may stand for: a word has codes of 8 bits or 4
 ALIASED = re.compile(r"\{\d*\}: \((\d+), \{\}\)")  # of output_to_operand_aliasing
 VIEWS = {"bitcast", "get-tuple-element", "optimization-barrier"}
 MOVES_NOTHING = {*VIEWS, "parameter", "tuple", "while", "conditional"}  # a loop's body is looked at by itself
@@ -41,6 +42,12 @@ class Operation:
         return [_size(kind, shape) for kind, shape in ARRAY.findall(self.type)]
 
     @property
+    def numbers(self) -> set[int]:
+        """How many numbers the first array that it yields may hold."""
+        (kind, shape), *_ = ARRAY.findall(self.type)
+        return {_size(kind, shape)[0] * each for each in IN_A_WORD.get(kind, (1,))}
+
+    @property
     def bytes(self) -> int:
         return sum(size for _, size in self.arrays)
 
@@ -50,7 +57,7 @@ class Operation:
         return [operand for i, operand in enumerate(self.operands) if i not in self.in_place]
 
     def __str__(self) -> str:
-        return f"{self.opcode} {self.name}: {self.type}"
+        return f"{self.opcode} {self.kernel or self.name}: {self.type}"
 
 
 def _size(kind: str, shape: str) -> tuple[int, int]:
@@ -81,7 +88,8 @@ class Module:
 
     def rewrites(self, above: int) -> list[str]:
         """Operations that write an argument of more than `above` bytes out again as a whole: a transpose, a cast, a
-        dequantisation, a copy. Products read arguments and write something else; in-place updates write a part.
+        dequantisation, a copy. Products read arguments and write something else; in-place updates write a part. An
+        operation that is a kernel of our own is called by the kernel's name.
         """
         found = []
         for op in self.running:
@@ -91,7 +99,7 @@ class Module:
                 continue
             written = {elements for elements, _ in op.arrays}
             for parameter in map(self._parameter, op.rewritten):
-                if parameter and parameter.bytes > above and parameter.arrays[0][0] in written:
+                if parameter and parameter.bytes > above and parameter.numbers & written:
                     found.append(f"{op} writes all of {parameter}")
         return found
 

@@ -14,6 +14,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.capacity.temporaries import estimated_temporaries, of_pictures, of_prompts, of_sampling
 from jaxengine.executor.compiler import Compiler
 from jaxengine.startup.memory import besides_arguments
+from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile.h200 import once
 from tests.gpu_compile.programs import BY_AXES, OPTIONS, compiler, cut
 from tests.shapes import (
@@ -22,6 +23,7 @@ from tests.shapes import (
     FLAN_T5_XL,
     GEMMA2_9B,
     GPT_OSS_20B,
+    H200,
     LLAMA3_2_11B,
     LLAMA_8B,
     LLAMA_70B,
@@ -41,12 +43,16 @@ class Case:
     devices: int = 1
     longest: int = 8192
     sampled: bool = False
+    quantize: str | None = None
 
 
 CASES = {
     "Llama-3.1-8B": Case(LLAMA_8B, sampled=True),
     "Llama-3.1-8B over 8": Case(LLAMA_8B, 8),
     "Llama-3.1-70B over 8": Case(LLAMA_70B, 8),
+    "Llama-3.1-8B, int4": Case(LLAMA_8B, quantize="int4"),
+    "Llama-3.1-8B over 8, int8": Case(LLAMA_8B, 8, quantize="int8"),
+    "Llama-3.1-70B, int4": Case(LLAMA_70B, quantize="int4"),  # gate and up are written out in four chunks
     "BLOOM-3b": Case(BLOOM_3B, longest=2048),
     "Gemma-2-9b": Case(GEMMA2_9B, sampled=True),
     "Phi-3-mini": Case(PHI3_MINI, longest=4096, sampled=True),
@@ -67,11 +73,12 @@ def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
 
 
 def facts(case: Case) -> dict[str, Any]:
-    made = compiler(cut(case.spec, 2), case.devices, case.longest)
+    made = compiler(cut(case.spec, 2), case.devices, case.longest, case.quantize)
     shapes = made.shapes
+    stored = (case.devices, H200, chosen_formats(shapes.spec, case.quantize, case.devices))
     told: dict[str, Any] = {
-        "estimate": estimated_temporaries(shapes, case.devices),
-        "prompts": {"estimate": of_prompts(shapes, case.devices), "xla": max(map(_bytes, _prompts(made)))},
+        "estimate": estimated_temporaries(shapes, *stored),
+        "prompts": {"estimate": of_prompts(shapes, *stored), "xla": max(map(_bytes, _prompts(made)))},
     }
     if case.sampled:
         told["sampling"] = {"estimate": of_sampling(shapes), "xla": _bytes(_sampling(made))}

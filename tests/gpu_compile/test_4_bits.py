@@ -1,5 +1,5 @@
 """What weights in 4 bits cost an H200's step, with none at hand: a kernel for each product, and nothing around it. A
-prompt's products are of 16 bits, for which a chunk of the weight is written out at a time.
+prompt's products are of 16 bits, for which one matrix at a time is written out.
 
 A kernel's counters begin as zeros that XLA fills in, once for all products of one size.
 """
@@ -7,6 +7,7 @@ A kernel's counters begin as zeros that XLA fills in, once for all products of o
 import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
+from tests.gpu_compile.written import MATRICES, ONE_MATRIX, written
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +23,6 @@ ORDERED = {
     "decode_int4_ordered_tp8": "decode_int4_tp8",
 }
 LAYERS, MIB = 4, 1 << 20
-CHUNKS = 2 + 1 + 7 + 4  # of a layer's four matrices
-JOINED = 2  # results of chunks that are put together by a kernel of their own; an activation reads its chunks apart
 
 
 @pytest.mark.parametrize("step", PLAIN)
@@ -39,13 +38,12 @@ def test_a_layer_has_hardly_more_kernels_than_in_16_bits(facts: FactsByProgram, 
     assert facts[step]["launched"] == ["CommandBuffer"]
 
 
-def test_a_prompt_writes_out_a_chunk_of_a_weight_and_never_the_whole(facts: FactsByProgram) -> None:
-    """A chunk of "down" has as many numbers as the packed matrix has words, so it looks like all of it."""
+def test_a_prompt_writes_out_one_matrix_at_a_time(facts: FactsByProgram) -> None:
     found, plain = facts["mixed_int4"], facts["mixed"]
     assert found["copies"] == []
-    assert all("bf16[1024,14336]{1,0} writes all of parameter" in each for each in found["rewrites"])
-    assert found["temporaries"] <= plain["temporaries"] + MIB
-    assert found["kernels"] <= plain["kernels"] + (2 * CHUNKS - 4 + JOINED + 1) * LAYERS
+    assert written(found) == MATRICES * LAYERS
+    assert found["temporaries"] <= plain["temporaries"] + ONE_MATRIX + MIB
+    assert found["kernels"] <= plain["kernels"] + len(written(found)) + 1
     assert found["launched"] == ["CommandBuffer"]
 
 

@@ -1,5 +1,7 @@
 """The product with a matrix whose inputs have scales in groups, as a Pallas kernel: codes in planes, or bytes.
 
+For `MANY_TOKENS` and more in 16 bits, the matrix is written out first (`dequantised`).
+
 A program computes a tile of outputs for a tile of tokens (`grouped_tile`), over a share of the inputs (a split). Splits
 leave f32 sums, which the last of them to finish adds up in order: results do not depend on who was last.
 
@@ -98,7 +100,7 @@ def product(
         offset: subtracted from every code where there are no zeros.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
         octets: the dtype that codes of 8 bits in planes have been of.
-        most: tokens that are multiplied at once: 128 take 152 KB of shared memory, 64 take 76.
+        most: tokens that are multiplied at once: 128 take 112 KB of shared memory, 64 take 72.
         interpret: run the kernel as plain JAX, on any device.
     """
     (tokens, inputs), outputs = x.shape, len(values)

@@ -75,11 +75,27 @@ PRODUCTS = {
     "1 token, a scale a channel": partial(compile_product, 1, group=INPUTS),
     "1 token, table": partial(compile_product, 1, group=64, table=NF4),
     "1 token, f16": partial(compile_product, 1, dtype="float16"),
-    "1 token, int8": partial(compile_product, 1, values="int8"),
-    "1 token, fp8": partial(compile_product, 1, values="float8_e4m3fn"),
+    "1 token, int8": partial(compile_product, 1, values="int8", group=INPUTS),
+    "1 token, int8, many outputs": partial(compile_product, 1, values="int8", group=INPUTS, outputs=28672),
+    "1 token, int8 in groups": partial(compile_product, 1, values="int8"),
+    "1 token, uint8, zeros": partial(compile_product, 1, values="uint8", zeros="uint8"),
+    "1 token, fp8": partial(compile_product, 1, values="float8_e4m3fn", group=INPUTS),
+    "2 tokens": partial(compile_product, 2),
+    "2 tokens, int8": partial(compile_product, 2, values="int8", group=INPUTS),
+    "16 tokens": partial(compile_product, 16),
+    "16 tokens, many outputs": partial(compile_product, 16, outputs=28672),
+    "16 tokens, table": partial(compile_product, 16, group=64, table=NF4),
+    "16 tokens, int8": partial(compile_product, 16, values="int8", group=INPUTS),
+    "16 tokens, fp8": partial(compile_product, 16, values="float8_e4m3fn", group=INPUTS),
     "64 tokens": partial(compile_product, 64, zeros="uint8"),
     "64 tokens, table": partial(compile_product, 64, group=64, table=NF4),
     "64 tokens, fp8": partial(compile_product, 64, values="float8_e4m3fn"),
+    "64 tokens, 64 at once": partial(compile_product, 64, most=64),
+    "128 tokens": partial(compile_product, 128),
+    "128 tokens, int8": partial(compile_product, 128, values="int8", group=INPUTS),
+    "128 tokens, int8, many outputs": partial(compile_product, 128, values="int8", group=INPUTS, outputs=28672),
+    "128 tokens, 64 at once": partial(compile_product, 128, most=64),
+    "128 tokens, int8, 64 at once": partial(compile_product, 128, values="int8", group=INPUTS, most=64),
     "256 tokens": partial(compile_product, 256),
     "256 tokens, 64 at once": partial(compile_product, 256, most=64),
     "256 tokens, table, 64 at once": partial(compile_product, 256, group=64, table=NF4, most=64),
@@ -89,15 +105,19 @@ PRODUCTS = {
     "2048 tokens, f32": partial(compile_product, 2048, dtype="float32"),
 }
 
+TWO_CHUNKS = 36864  # outputs: 32,768 of them, and 4,096
 CHUNKS = {  # of which a chunk at a time is written out
-    "int4": partial(compile_product, 2048, outputs=2 * OUTPUTS),
+    "int4": partial(compile_product, 2048),
+    "two chunks": partial(compile_product, 2048, outputs=TWO_CHUNKS),
     "zeros": partial(compile_product, 2048, zeros="uint8"),
     "zeros that are not whole": partial(compile_product, 2048, zeros="float16"),
     "table": partial(compile_product, 2048, group=64, table=NF4),
     "f16": partial(compile_product, 2048, dtype="float16"),
-    "int8": partial(compile_product, 2048, values="int8"),
-    "fp8": partial(compile_product, 2048, values="float8_e4m3fn"),
+    "int8": partial(compile_product, 2048, values="int8", group=INPUTS),
+    "fp8": partial(compile_product, 2048, values="float8_e4m3fn", group=INPUTS),
 }
+KINDS = {"products": PRODUCTS, "chunks": CHUNKS}
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps({name: make() for name, make in (PRODUCTS | CHUNKS).items()}, indent=1))
+    told = {kind: {name: make() for name, make in each.items()} for kind, each in KINDS.items()}
+    Path(sys.argv[1]).write_text(json.dumps(told, indent=1))

@@ -1,11 +1,8 @@
-"""The kernel of grouped formats, interpreted, against the matrix that a weight stands for; and the PTX that the
-interpreter does not run.
-"""
+"""The kernel of grouped formats, interpreted, against the matrix that a weight stands for."""
 
 import itertools
 import re
 from collections.abc import Callable
-from functools import partial
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -14,8 +11,8 @@ import pytest
 
 from jaxengine.ops.packing import octets, of_octets, pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
-from jaxengine.ops.triton.unpacking import assembly, octet_assembly, unpacked_octets
-from jaxengine.weights.quantization import FP4
+from jaxengine.ops.triton.grouped import Tiles
+from jaxengine.ops.triton.grouped_tile import Stored
 
 OCTETS = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2")
 
@@ -156,32 +153,6 @@ def test_packing_bytes_loses_nothing(dtype: str, inputs: int, group: int, plane:
     np.testing.assert_array_equal(np.asarray(back).view(np.uint8), values.view(np.uint8))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("values", OCTETS)
-@pytest.mark.parametrize("plane", range(2))
-def test_bytes_become_numbers(plane: int, values: str, dtype: str) -> None:
-    expected = all_values(values)
-    words = octets(jnp.asarray(expected)).astype(jnp.uint16) << 8 * plane | 0x3C << 8 * (1 - plane)
-    made = unpacked_octets(words, plane, 0, values, jnp.dtype(dtype), interpret=True)
-    finite = np.isfinite(expected.astype(np.float32))
-    assert made.dtype == dtype
-    np.testing.assert_array_equal(np.asarray(made, np.float32)[finite], expected.astype(np.float32)[finite])
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("values", OCTETS)
-@pytest.mark.parametrize("plane", range(2))
-def test_the_assembly_makes_two_numbers_of_two_bytes(plane: int, values: str, dtype: str) -> None:
-    asm, expected = octet_assembly(plane, values, jnp.dtype(dtype)), all_values(values).astype(np.float32)
-    codes = np.asarray(octets(jnp.asarray(all_values(values)))).tolist()
-    for place, first in enumerate(codes):
-        other = (place * 37 + 11) % 256
-        noise = 0xA5C3_5A3C & ~(0x00FF_00FF << 8 * plane)
-        made = run_ptx(asm, _1=noise | first << 8 * plane | codes[other] << 8 * plane + 16)["$0"]
-        for half, wanted in ((made & 0xFFFF, expected[place]), (made >> 16, expected[other])):
-            assert not np.isfinite(wanted) or half == bits(np.asarray([wanted]), dtype)[0]
-
-
 def all_values(dtype: str) -> np.ndarray:
     """The 256 of an 8-bit type."""
     return np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype, dtype))
@@ -203,84 +174,45 @@ def test_what_the_kernel_cannot_multiply_is_named(sizes: tuple[int, int, int, in
     assert re.search(problem, grouped.unsupported(*sizes)) and bool(grouped.unsupported(*sizes)) == bool(problem)
 
 
-def run_ptx(asm: str, **words: int) -> dict[str, int]:
-    """What the instructions that the kernel uses leave in registers, by their description in NVIDIA's PTX manual."""
-    registers = {f"${number.removeprefix('_')}": word for number, word in words.items()}
-
-    def value(operand: str) -> int:
-        return registers[operand] if operand in registers else int(operand, 0)
-
-    for line in re.sub(r"//[^\n]*|[{}]", "", asm).replace("\n", " ").split(";"):
-        name, _, rest = line.strip().partition(" ")
-        if not name or name.startswith("."):
-            continue
-        target, *operands = (each.strip() for each in rest.split(","))
-        makes = PTX[name.removeprefix("fma.rn.") if name.startswith("fma") else name.split(".")[0]]
-        registers[target] = makes(*map(value, operands)) & 0xFFFFFFFF
-    return registers
-
-
-def multiplied(dtype: np.dtype, *operands: int) -> int:
-    """a · b + c of both halves, rounded once: 64 bits hold all that is exact in 16."""
-    a, b, c = (np.asarray([each], np.uint32).view(dtype).astype(np.float64) for each in operands)
-    return int((a * b + c).astype(dtype).view(np.uint32)[0])
+@pytest.mark.parametrize(
+    ("product", "tiles"),
+    [
+        ((16, 4096, 4096, 4), (64, 16, 8)),
+        ((16, 28672, 4096, 4), (64, 16, 1)),
+        ((64, 6144, 4096, 4), (64, 64, 4)),
+        ((128, 4096, 14336, 4), (64, 64, 2)),
+        ((128, 28672, 4096, 8), (64, 128, 1)),
+    ],
+    ids=str,
+)
+def test_tiles_are_those_that_an_h200_measured_as_fastest(
+    product: tuple[int, int, int, int], tiles: tuple[int, int, int]
+) -> None:
+    """Tokens, outputs, inputs and bits of products of an 8B Llama → outputs, tokens and splits."""
+    tokens, outputs, inputs, bits = product
+    chosen = Tiles.choose(tokens, outputs, inputs, stored(inputs, bits), 128, wide=False)
+    assert (chosen.outputs, chosen.tokens, chosen.splits) == tiles
 
 
-def permuted(low: int, high: int, selector: int) -> int:
-    octets = (low | high << 32).to_bytes(8, "little")
-    result = 0
-    for place in range(4):
-        chosen = selector >> (4 * place) & 15
-        octet = octets[chosen & 7]
-        result |= ((255 if octet & 128 else 0) if chosen & 8 else octet) << (8 * place)
-    return result
+@pytest.mark.parametrize("bits", [4, 8])
+def test_tiles_fit_a_gpu_with_little_shared_memory(bits: int) -> None:
+    """Whose programs may take 99 KiB: for each stage the activations, and but for one the words."""
+    for tokens, outputs, inputs in itertools.product((1, 2, 16, 17, 64, 100, 383), (16, 4096, 28672), (4096, 11008)):
+        held = stored(inputs, bits)
+        chosen = Tiles.choose(tokens, outputs, inputs, held, 64, wide=False)
+        stages = chosen.params.num_stages
+        words = (stages - 1) * chosen.outputs * held.plane
+        assert chosen.tokens <= 64
+        assert 2 * (stages * chosen.tokens * held.step + words) <= 99 << 10
 
 
-def by_table(a: int, b: int, c: int, table: int) -> int:
-    return sum((table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | c >> i & 1) & 1) << i for i in range(32))
+@pytest.mark.parametrize("bits", [4, 8])
+def test_splits_are_no_more_than_there_are_steps(bits: int) -> None:
+    held = stored(512, bits)
+    chosen = Tiles.choose(2, 64, 512, held, 128, wide=False)
+    assert chosen.splits * held.step <= 512
 
 
-PTX: dict[str, Callable[..., int]] = {
-    "mov": lambda a: a,
-    "shr": lambda a, b: a >> b,
-    "shl": lambda a, b: a << b,
-    "and": lambda a, b: a & b,
-    "prmt": permuted,
-    "or": lambda a, b: a | b,
-    "lop3": by_table,
-    "bf16x2": partial(multiplied, jnp.dtype("bfloat16")),
-    "f16x2": partial(multiplied, jnp.dtype("float16")),
-}
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("plane", range(4))
-def test_the_assembly_makes_two_numbers_of_two_words(plane: int, dtype: str) -> None:
-    asm, added = assembly(plane, (), jnp.dtype(dtype))
-    expected = bits(np.arange(16) + added, dtype)
-    for first, second in itertools.product(range(16), repeat=2):
-        made = run_ptx(asm, _1=words_of(plane, first, second))["$0"]
-        assert (made & 0xFFFF, made >> 16) == (expected[first], expected[second])
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("plane", range(4))
-@pytest.mark.parametrize("table", [NF4, FP4], ids=["nf4", "fp4"])
-def test_the_assembly_looks_four_numbers_of_four_words_up(plane: int, table: tuple[float, ...], dtype: str) -> None:
-    asm, added = assembly(plane, table, jnp.dtype(dtype))
-    expected = bits(np.asarray(table), dtype)
-    assert added == 0
-    for codes in itertools.chain(itertools.product((0, 5, 8, 15), repeat=4), zip(*[range(16)] * 4, strict=True)):
-        done = run_ptx(asm, _2=words_of(plane, *codes[:2]), _3=words_of(plane, *codes[2:]))
-        made = [half for each in ("$0", "$1") for half in (done[each] & 0xFFFF, done[each] >> 16)]
-        assert made == [expected[code] for code in codes]
-
-
-def words_of(plane: int, first: int, second: int) -> int:
-    """Two words of 16 bits in a register, with these codes in a plane and noise in others."""
-    noise = 0xA5C3_5A3C & ~(0x000F_000F << 4 * plane)
-    return noise | first << 4 * plane | second << 4 * plane + 16
-
-
-def bits(numbers: np.ndarray, dtype: str) -> list[int]:
-    return numbers.astype(np.float32).astype(jnp.dtype(dtype)).view(np.uint16).tolist()  # type: ignore[no-any-return]
+def stored(inputs: int, bits: int) -> Stored:
+    """Of int4 in groups of 128, and of int8 with a scale a channel."""
+    return Stored.of(inputs, 64, 128 if bits == 4 else 0, 8 if bits == 4 else 0, octets="int8" if bits == 8 else "")
