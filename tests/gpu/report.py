@@ -259,6 +259,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             *map(text, ("weights", "rows")),
             number("kernels/step", "kernels_per_step", form=",.0f"),
             number("idle", "idle", form=".1%"),
+            number("waiting for the host", "waited", form=".1%"),
             text("driver_calls_a_step"),
         ),
     ),

@@ -159,6 +159,7 @@ def test_a_trace_counts_overlapping_streams_once_and_ranks_kernels() -> None:
     profile = SimpleNamespace(planes=[SimpleNamespace(name="/device:GPU:0", lines=streams), host])
     spans = list(trace.device_spans(profile))
     assert trace.busy_ns(spans) == 70 + 20
+    assert list(trace.gaps_ns(spans)) == [10]
     ranked = trace.slowest(spans)
     assert [row["kernel"] for row in ranked] == ["gemm", "norm", "copy"]
     assert ranked[0]["share"] == pytest.approx(0.6)

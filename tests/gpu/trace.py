@@ -19,6 +19,7 @@ from tests.gpu.scale import Scale
 
 STEPS = 16
 SHOWN = 15
+LAUNCH = 3000  # ns; a longer gap is no launch of a graph's next kernel: the device waits for the host
 FEW, ALL = 1, 3  # of the host's events. Tracing them all would starve the device
 
 
@@ -44,6 +45,7 @@ def measure(client: Client, record: Record, scale: Scale, quantize: str | None =
             record.add("skipped", what=f"trace of {rows} rows", why=f"no stream of a GPU in the profile, but {lines}")
             continue
         busy, whole = busy_ns(spans), max(span.end for span in spans) - min(span.start for span in spans)
+        waited = sum(gap for gap in gaps_ns(spans) if gap > LAUNCH)
         calls = ", ".join(f"{count / STEPS:.3g} {name}" for name, count in driver_calls(profile).most_common(SHOWN))
         record.add(
             "traces",
@@ -52,6 +54,7 @@ def measure(client: Client, record: Record, scale: Scale, quantize: str | None =
             steps=STEPS,
             kernels_per_step=len(spans) / STEPS,
             idle=1 - busy / whole,
+            waited=waited / whole,
             driver_calls_a_step=calls,
         )
         for row in slowest(spans):
@@ -118,6 +121,15 @@ def busy_ns(spans: Iterable[Span]) -> float:
         busy += max(0.0, span.end - max(span.start, until))
         until = max(until, span.end)
     return busy
+
+
+def gaps_ns(spans: Iterable[Span]) -> Iterator[float]:
+    """How long nothing ran, each time."""
+    until = float("inf")
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.start > until:
+            yield span.start - until
+        until = span.end if until == float("inf") else max(until, span.end)
 
 
 def slowest(spans: Iterable[Span]) -> list[Row]:
