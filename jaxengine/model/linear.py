@@ -26,7 +26,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens, change
 from jaxengine.ops.matmul import matmul
 from jaxengine.ops.packing import plane_of
-from jaxengine.ops.triton import grouped
+from jaxengine.ops.triton import MIN_CAPABILITY, grouped
 from jaxengine.ops.weight import Weight, WeightLayout, in_order
 from jaxengine.sharding import TP
 
@@ -46,10 +46,10 @@ def weight_layout(
     """How `device` stores the matrix `parameter` with values of `dtype`.
 
     Args:
-        share: outputs and inputs of a device's share, where `format` has groups or 4 bits.
+        share: outputs and inputs of a device's share, where there is a `format`.
     """
     kernels = device.kernels and parameter.stacked > 0
-    plane = 0 if format is None else _plane(parameter, format, share)
+    plane = 0 if format is None else _plane(parameter, device, format, share)
     if device.kernels and format is not None and (plane or not format.per_channel):
         most = 128 if device.much_shared_memory else 64
         return WeightLayout(
@@ -67,12 +67,13 @@ def weight_layout(
     )
 
 
-def _plane(parameter: Parameter, format: WeightFormat, share: tuple[int, int]) -> int:
-    """Of values that lie packed; 0 for bytes. The experts' kernels read 8 bits as bytes, and what has one scale a
-    channel and does not divide is multiplied by XLA.
+def _plane(parameter: Parameter, device: DeviceTraits, format: WeightFormat, share: tuple[int, int]) -> int:
+    """Of values that lie packed; 0 for bytes. The experts' kernels read 8 bits as bytes. XLA multiplies by what has one
+    scale a channel where that does not divide, or the device is none that our kernels run on.
     """
-    bytes = parameter.stacked > 0 and format.bits > 4
-    if bytes or grouped.unsupported(*share, format.group, format.bits):
+    in_bytes = parameter.stacked > 0 and format.bits > 4
+    by_xla = format.per_channel and format.bits > 4 and (device.capability or (0, 0)) < MIN_CAPABILITY
+    if in_bytes or by_xla or grouped.unsupported(*share, format.group, format.bits):
         return 0
     return plane_of(share[1], format.group, format.bits)
 

@@ -3,12 +3,10 @@
 A word has C codes: four of 4 bits, or two of 8. A tile of C·P consecutive inputs of an output is P words. Code i of
 word j, counted from the lowest bits, is that of input i·P + j of the tile, so a kernel that takes code i of P words has
 P consecutive inputs, in order, without moving them between threads. P is the layout's plane: at most `WIDEST`, whose
-words fill a line of 128 bytes, and a part of a group, so that a plane has one scale.
+words fill a line of 128 bytes.
 
 Bytes lie in words too because tensor cores take operands of 16 bits: what is read as 16 lies where they want it.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +22,16 @@ def codes_in_word(bits: int) -> int:
 
 
 def plane_of(inputs: int, group: int, bits: int = 4) -> int:
-    """The widest plane of `inputs` with `group` of them to a scale (0: all); 0 if there is none."""
-    plane = math.gcd(WIDEST, group or WIDEST)
-    while plane >= NARROWEST and inputs % (codes_in_word(bits) * plane):
+    """The widest plane of `inputs` with `group` of them to a scale (0: all); 0 if there is none. A plane has one scale,
+    and a tile is a part of a group or whole groups.
+    """
+    plane = WIDEST
+    while plane >= NARROWEST:
+        tile = codes_in_word(bits) * plane
+        if inputs % tile == 0 and (group or tile) % plane == 0 and (not group % tile or not tile % group):
+            return plane
         plane //= 2
-    return plane if plane >= NARROWEST else 0
+    return 0
 
 
 def pack(codes: Array, plane: int, bits: int = 4) -> Array:

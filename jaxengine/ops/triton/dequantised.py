@@ -1,7 +1,7 @@
 """The product of many tokens with a matrix in few bits: the matrix becomes numbers of 16 bits, and then XLA multiplies.
 
-With so many tokens arithmetic takes the time, and XLA's product of 16 bits makes 600 to 750 TFLOP/s on an H200, where
-the kernel of `grouped` makes 370 to 400. A prompt of 2,048 tokens took an 8B Llama in int4 55.3 ms so and 91.8 by that
+With so many tokens arithmetic takes the time, and XLA's product of 16 bits makes 540 to 770 TFLOP/s on an H200, where
+the kernel of `grouped` makes 340 to 410. A prompt of 2,048 tokens took an 8B Llama in int4 55.3 ms so and 91.8 by that
 kernel, 50.9 in bf16. What was written out lasts until it is multiplied, and the next matrix takes its place; of a large
 one it is a chunk of outputs at a time. Plans count that much (`capacity/temporaries`).
 
@@ -21,7 +21,8 @@ from jax.experimental.pallas import triton as plt
 from jaxengine.ops.triton.grouped_tile import Stored, divisor, numbers
 
 # Bytes of 16-bit numbers at a time. With 32 MiB, which would stay in the cache of 50 MB, smaller products waste more
-# than that saves: gate and up of an 8B Llama times 2,048 tokens took 1.01 ms, 0.70 at once, 0.62 in bf16 (H200).
+# than that saves: gate and up of an 8B Llama times 2,048 tokens took 1.01 ms, 0.70 at once, 0.62 in bf16 (H200, by
+# hand at f31b6c3f).
 CHUNK = 256 << 20
 WHOLE = 1024  # outputs of a chunk are a multiple, where so many fit: a product's tiles then divide evenly
 TILE = 64  # outputs of a program, whose words of 4 planes are 8 KB

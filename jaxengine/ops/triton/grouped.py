@@ -1,4 +1,4 @@
-"""The product with a matrix whose inputs have scales in groups, as a Pallas kernel: codes in planes, or bytes.
+"""The product with a matrix in few bits, scaled by channels or by groups of inputs, as a Pallas kernel.
 
 For `MANY_TOKENS` and more in 16 bits, the matrix is written out first (`dequantised`).
 
@@ -22,11 +22,11 @@ from jaxengine.ops.packing import NARROWEST, plane_of
 from jaxengine.ops.triton import dequantised
 from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
 
-# From so many, it is faster to write the weight out in 16 bits. A layer of an 8B Llama in int4 took 256 tokens 0.34 ms
-# by the kernel and 0.39 so, 384 tokens about 0.51 and 0.46 (H200).
+# From so many, it is faster to write the weight out in 16 bits. The products of a layer of an 8B Llama in int4 took 256
+# tokens 0.34 ms by the kernel and 0.39 so; 384 tokens 0.46 so (H200, by hand at f31b6c3f).
 MANY_TOKENS = 384
 PROGRAMS, PROGRAMS_OF_FEW = 400, 512  # about how many to start: of tiles of more than 16 tokens, and of 16
-RESIDENT = 264  # programs that run at once: two on each of an H200's 132 multiprocessors
+RESIDENT = 264  # programs with three stages that run at once, two on each of an H200's 132 multiprocessors
 MAX_SPLITS = 8
 WIDE = 16384  # outputs; from so many, there are tiles enough if each has twice the tokens
 
@@ -59,7 +59,7 @@ class Tiles:
         splits = min(MAX_SPLITS, inputs // stored.step, pl.next_power_of_2(wanted + 1) // 2)
         if wide:
             return cls(rows, columns, splits, stored, compiler_params(rows, columns))
-        # A stage of 4 bits and 64 tokens is 40 KB: with three of them a multiprocessor runs one program, not two.
+        # A stage of 4 bits and 64 tokens takes 36 KB: of programs with three a multiprocessor runs two, with two three.
         two = stored.planes == 4 and columns == 64 and (programs * splits > RESIDENT or most < 128)
         warps = 2 if columns == 16 and splits == 1 else 4
         return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=2 if two else 3))
@@ -99,7 +99,7 @@ def product(
         group: inputs of a group.
         offset: subtracted from every code where there are no zeros.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
-        octets: the dtype that codes of 8 bits in planes have been of.
+        octets: the dtype of 8-bit values before they were packed; empty for others.
         most: tokens that are multiplied at once: 128 take 112 KB of shared memory, 64 take 72.
         interpret: run the kernel as plain JAX, on any device.
     """

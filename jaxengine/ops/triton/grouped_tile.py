@@ -31,7 +31,7 @@ class Stored:
     group: inputs that share a scale.
     offset: subtracted from every code where there are no zeros.
     table: what codes stand for; empty where they are numbers.
-    octets: the dtype that packed codes of 8 bits have been of; empty for 4 bits.
+    octets: the dtype of 8-bit values before they were packed; empty for 4 bits.
     """
 
     plane: int

@@ -6,7 +6,8 @@ instructions a weight; the H200 has time for 3.5 while it reads 4 bits (4.3 TB/s
 
 Codes of 8 bits take three to five for two. A code 0 … 255 is the bits of a bf16: the exponents 0 and 1 have the same
 last place, so that number is the code times 2^-133, and a power of two away. So is an fp8 number with its bits below a
-longer exponent. Multiplications keep numbers below the smallest normal one (`fma` of bf16x2 and f16x2, not of f32).
+longer exponent. The multiplications, `fma` of bf16x2 and f16x2, keep numbers below the smallest
+normal one.
 """
 
 from typing import Any

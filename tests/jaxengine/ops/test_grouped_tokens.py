@@ -4,6 +4,7 @@ Numbers, scales and tokens are such that every sum is exact in f32, in whatever 
 rounding is the last step, to 16 bits, so each kernel must give what exact arithmetic gives.
 """
 
+import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -40,10 +41,15 @@ FORMATS = {
     "int4 with zeros": Held(128, zeros="uint8"),
     "int4 with zeros in floats": Held(64, zeros="float16"),
     "int4, a scale a channel": Held(0),
+    "int4, a scale and a zero a channel": Held(0, zeros="float16"),
     "nf4": Held(64, table=TABLE),
     "int8": Held(0, "int8"),
     "fp8": Held(0, "float8_e4m3fn"),
     "uint8 with zeros": Held(128, "uint8", "uint8"),
+    "int4 in groups of 384": Held(384),
+    "int4 in groups of 192": Held(192, zeros="uint8"),
+    "int8 in groups of 96": Held(96, "int8"),
+    "fp8 in groups of 320": Held(320, "float8_e4m3fn"),
 }
 
 
@@ -53,7 +59,7 @@ FORMATS = {
 def test_every_kernel_gives_what_exact_arithmetic_gives(name: str, tokens: int, outputs: int) -> None:
     held, draw = FORMATS[name], np.random.default_rng(outputs)
     plane = plane_of(1 << 20, held.group, held.bits)
-    inputs = TILES * plane * (16 // held.bits)
+    inputs = TILES * math.lcm(plane * (16 // held.bits), held.group or 1)
     groups = inputs // held.group if held.group else 1
     codes, numbers = drawn(held, draw, (outputs, inputs))
     scales = 2.0 ** draw.integers(-3, 1, (groups, outputs))

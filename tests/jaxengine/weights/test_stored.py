@@ -188,6 +188,14 @@ def test_bytes_lie_in_planes_where_they_divide_but_not_those_of_experts(
     assert (layout.plane, layout.grouped > 0) == (plane, by_kernel)
 
 
+@pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
+def test_xla_multiplies_bytes_where_our_kernels_do_not_run(format: WeightFormat) -> None:
+    matrix = Parameter((64, 256), (None, None), 1)
+    for device in (DeviceTraits("gpu", "Tesla T4", (7, 5)), DeviceTraits("gpu", "of another maker")):
+        layout = linear.weight_layout(matrix, device, format.values, format, (64, 256))
+        assert layout.format == format and not (layout.plane or layout.grouped)
+
+
 @pytest.mark.parametrize("format", [FOUR_BITS, SIGNED, TABLE, ORDERED], ids=lambda format: format.name)
 @pytest.mark.parametrize("device", [CPU, H200], ids=lambda device: device.platform)
 def test_words_become_what_values_do(format: WeightFormat, device: DeviceTraits) -> None:
