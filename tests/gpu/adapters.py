@@ -3,7 +3,6 @@ what they add is right.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +27,7 @@ def run(record: Record, scale: Scale) -> None:
         for tokens in TOKENS if scale.name == "full" else TOKENS[::3]:
             for dtype in LIMITS:
                 check(record, tokens, dtype)
-    short = replace(scale, contexts=scale.contexts[:1], prefills=scale.prefills[1:2] or scale.prefills)
-    if scale.name == "full":
-        short = replace(short, decode_rows=ROWS)
+    short = scale.brief(*ROWS)
     options = {"enable_lora": True, "max_loras": SLOTS, "max_lora_rank": RANK}
     with record.part("adapters"), measured_client(short, adapters=RandomReader(scale.spec, RANK), **options) as client:
         for seed in range(SLOTS):

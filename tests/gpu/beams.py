@@ -1,7 +1,5 @@
 """What a beam search costs a decode step: as many rows as beams of searches of some widths, and without, in turns."""
 
-from dataclasses import replace
-
 from jaxengine.request.beam_search import BeamSearch
 from tests.gpu.decode import WARM_UP_STEPS, fill, timed
 from tests.gpu.engines import Client, measured_client
@@ -13,9 +11,7 @@ ROWS = (8, 32, 128)
 
 
 def run(record: Record, scale: Scale) -> None:
-    short = replace(scale, contexts=scale.contexts[:1])
-    if scale.name == "full":
-        short = replace(short, decode_rows=ROWS, prefills=scale.prefills[1:2])
+    short = scale.brief(*ROWS)
     with record.part("beams"), measured_client(short) as client:
         for rows in short.decode_rows:
             for width in WIDTHS:

@@ -24,9 +24,7 @@ STALLS = (
     *("long_scoreboard", "short_scoreboard", "barrier", "wait", "math_pipe_throttle", "mio_throttle", "lg_throttle"),
     *("not_selected", "selected", "gmma", "membar", "dispatch_stall"),
 )
-METRICS = {
-    "seconds": "gpu__time_duration.sum",
-    "clock": "smsp__cycles_elapsed.avg.per_second",
+SHARES = {  # of the most that there could be, in %
     "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "cache": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "shared_memory": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
@@ -34,6 +32,11 @@ METRICS = {
     "tensor_cores": "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "integers": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_elapsed",
     "warps": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+METRICS = {
+    "seconds": "gpu__time_duration.sum",
+    "clock": "smsp__cycles_elapsed.avg.per_second",
+    **SHARES,
     "instructions": "smsp__inst_executed.sum",
     **{stall: f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio" for stall in STALLS},
 }
@@ -74,14 +77,12 @@ def read(text: str) -> Iterator[Row]:
 
 
 def main() -> None:
-    """In the order of `cases`, and nothing else whose name is like theirs."""
-    for shape in FULL:
-        for name in FORMATS:
-            weight = drawn(shape, HELD[name])
-            for tokens in TOKENS:
-                x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
-                program = lowered([weight], x).compile({"xla_gpu_enable_command_buffer": ""})
-                jax.block_until_ready(program([weight], x))
+    """Nothing else that runs has a name like theirs."""
+    for name, tokens, shape in cases():
+        weight = drawn(shape, HELD[name])
+        x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
+        program = lowered([weight], x).compile({"xla_gpu_enable_command_buffer": ""})
+        jax.block_until_ready(program([weight], x))
 
 
 if __name__ == "__main__":

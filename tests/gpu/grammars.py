@@ -6,7 +6,6 @@ The vocabulary is made up, of as many ids as the model's logits have: every byte
 import importlib.util
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ def run(record: Record, scale: Scale) -> None:
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         record.add("skipped", what="grammars", why=f"{', '.join(missing)} cannot be imported")
         return
-    short = replace(scale, contexts=scale.contexts[:1], decode_rows=scale.decode_rows[-3:])
+    short = scale.brief(*scale.decode_rows[-3:])
     with tempfile.TemporaryDirectory() as directory, record.part("grammars"):
         write_vocabulary(Path(directory), scale.spec.vocab_size)
         with measured_client(short, eos_token_ids=(EOS,), directory=Path(directory)) as client:

@@ -23,8 +23,8 @@ WAYS: dict[str, dict[str, str | bool]] = {
 
 
 def run(record: Record, scale: Scale) -> None:
-    few = replace(scale, spec=replace(scale.spec, num_layers=min(LAYERS, scale.spec.num_layers)))
-    short = replace(few, contexts=scale.contexts[:1], prefills=scale.prefills[1:2] or scale.prefills)
+    few = replace(scale.spec, num_layers=min(LAYERS, scale.spec.num_layers))
+    short = replace(scale.brief(*scale.decode_rows), spec=few)
     for way, options in WAYS.items() if jax.default_backend() == "gpu" else [("ours", WAYS["ours"])]:
         with record.part(f"options: {way}"), compiled_with(options), measured_client(short) as client:
             for rows in short.decode_rows:

@@ -1,6 +1,5 @@
 """Weights in 8 and 4 bits beside 16: a prompt, a lone request and a crowd."""
 
-import dataclasses
 from collections.abc import Iterable
 
 from jaxengine.weights.quantization import FORMATS
@@ -18,12 +17,10 @@ def run(record: Record, scale: Scale) -> None:
 
 def measure(record: Record, scale: Scale, formats: Iterable[str | None]) -> None:
     """Rows of "prefill" and "decode" for each of `formats`; None is 16 bits."""
-    near = min(scale.contexts)
-    if scale.name == "full":
-        scale = dataclasses.replace(scale, decode_rows=(1, 128), contexts=(near,), prefills=(2048,))
+    short = scale.brief(1, 128)
     for name in formats:
-        with record.part(f"{name or scale.dtype} weights"), measured_client(scale, quantize=name) as client:
-            prefill.measure(client, record, scale, name)
-            decode.measure(client, record, scale, [near], quantize=name)
+        with record.part(f"{name or scale.dtype} weights"), measured_client(short, quantize=name) as client:
+            prefill.measure(client, record, short, name)
+            decode.measure(client, record, short, short.contexts, quantize=name)
             if name in TRACED:
-                trace.measure(client, record, scale, name)
+                trace.measure(client, record, short, name)

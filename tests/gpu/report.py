@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from tests.gpu.counters import SHARES, STALLS
 from tests.gpu.loads import OURS
 from tests.gpu.record import Row, Tables, read
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "numpy", "torch", "transformers")
-SHARES = ("memory", "cache", "shared_memory", "issued", "tensor_cores", "integers", "warps")
-STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "math_pipe_throttle", "mio_throttle", "gmma")
 TIMED = ("decode", "prefill", "experts", "products", "towers")  # with bytes and operations
 Column = tuple[str, Callable[[Row], str]]
 

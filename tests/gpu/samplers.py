@@ -1,6 +1,5 @@
 """What samplers cost a decode step: greedy rows, plain sampled ones, and those that ask for more, in turns."""
 
-from dataclasses import replace
 from typing import Any
 
 from jaxengine.request.samplers import Samplers
@@ -27,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def run(record: Record, scale: Scale) -> None:
-    short = replace(scale, contexts=scale.contexts[:1], decode_rows=scale.decode_rows[-2:])
+    short = scale.brief(*scale.decode_rows[-2:])
     with record.part("samplers"), measured_client(short) as client:
         [context] = short.contexts
         for rows in short.decode_rows:

@@ -62,6 +62,11 @@ class Scale:
         """Bytes of an element of weights and cache."""
         return 4 if self.dtype == "float32" else 2
 
+    def brief(self, *rows: int) -> "Scale":
+        """With one context and one length of prompts, and of the full one only `rows`: the less there is to compile."""
+        rows = rows if self.name == "full" else self.decode_rows
+        return replace(self, contexts=self.contexts[:1], prefills=self.prefills[1:2] or self.prefills, decode_rows=rows)
+
     @property
     def limits(self) -> Limits:
         """Buckets of exactly the measured sizes: nothing is padded, and nothing else is compiled."""

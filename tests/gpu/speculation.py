@@ -30,9 +30,7 @@ class SoManyGuesses(Speculator):
 def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
     buckets, guesses = (BUCKETS, GUESSES) if full else (BUCKETS[:1], GUESSES[:2])
-    short = replace(scale, contexts=scale.contexts[:1])
-    if full:
-        short = replace(short, decode_rows=ROWS, prefills=scale.prefills[1:2])
+    short = scale.brief(*ROWS)
     limits = replace(short.limits, verify_buckets=buckets, draft_tokens=guesses[-1])
     with record.part("speculation"), measured_client(short, limits=limits, speculate=guesses[-1]) as client:
         speculator = so_many_guesses(client.engine)

@@ -66,10 +66,9 @@ def run(record: Record, scale: Scale) -> None:
 
 def measure(record: Record, scale: Scale, tokens: int, shape: Shape) -> None:
     """Rows of "tilings": 16 bits, the product's own tiling, and the fastest others."""
-    few = scale.name != "full"
     x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
     floats, packed = (copies(drawn(shape, format)) for format in (None, FORMAT))
-    others = list(tilings(tokens, shape)) if not few else [Tiling(64, 16, 2, 4, 3)]
+    others = list(tilings(tokens, shape)) if scale.name == "full" else [Tiling(64, 16, 2, 4, 3)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         compiled: dict[str, Future[Any]] = {}
         options = COMPILER_OPTIONS.get(jax.default_backend())

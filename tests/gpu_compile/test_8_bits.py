@@ -9,7 +9,7 @@ with counters that XLA fills in, once for all products of one size.
 import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
-from tests.gpu_compile.written import MATRICES, ONE_MATRIX, written
+from tests.gpu_compile.written import assert_one_matrix_at_a_time
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +43,7 @@ def test_the_host_launches_one_cuda_graph_a_step(facts: FactsByProgram, step: st
 
 
 def test_a_prompt_writes_out_one_matrix_at_a_time(facts: FactsByProgram) -> None:
-    """And no cache."""
-    found, plain = facts["mixed_int8"], facts["mixed"]
-    assert found["copies"] == []
-    assert written(found) == MATRICES * LAYERS
-    assert found["temporaries"] <= plain["temporaries"] + ONE_MATRIX + MIB
-    assert found["kernels"] <= plain["kernels"] + len(written(found)) + 1
+    assert_one_matrix_at_a_time(facts["mixed_int8"], facts["mixed"])
 
 
 def test_scales_are_applied_where_the_product_is_made(facts: FactsByProgram) -> None:

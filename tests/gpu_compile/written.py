@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from jaxengine.ops.triton import dequantised
-from tests.gpu_compile.programs import TOKENS
+from tests.gpu_compile.h200 import MIB
+from tests.gpu_compile.programs import FOUR_LAYERS, TOKENS
 from tests.shapes import LLAMA_8B
 
 HIDDEN, FFN = LLAMA_8B.hidden_size, LLAMA_8B.ffn_size
@@ -23,3 +24,11 @@ def written(facts: dict[str, Any]) -> list[tuple[int, int]]:
     found = [KERNEL.match(each) for each in facts["rewrites"]]
     assert all(found), facts["rewrites"]
     return [(int(each[1]), int(each[2])) for each in found if each]
+
+
+def assert_one_matrix_at_a_time(found: dict[str, Any], plain: dict[str, Any]) -> None:
+    """Of a prompt's step with weights in few bits, beside that in 16; and no cache is written out."""
+    assert found["copies"] == []
+    assert written(found) == MATRICES * FOUR_LAYERS.num_layers
+    assert found["temporaries"] <= plain["temporaries"] + ONE_MATRIX + MIB
+    assert found["kernels"] <= plain["kernels"] + len(written(found)) + 1

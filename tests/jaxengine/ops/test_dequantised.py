@@ -28,7 +28,6 @@ FORMATS |= {
     "int4 a channel": WeightFormat("", "int8", "float32", bits=4),
     "uint8 with zeros": WeightFormat("", "uint8", "float32", "uint8", 128),
 }
-GROUPED = [name for name, format in FORMATS.items() if not format.per_channel or format.bits == 4]
 
 
 def drawn(format: WeightFormat, inputs: int = INPUTS) -> Weight:
@@ -46,8 +45,12 @@ def stored(weight: Weight) -> Stored:
     format, inputs = weight.layout.format, weight.dense("float32").shape[1]
     assert format is not None and weight.scales is not None
     group = inputs // len(weight.scales)
-    octets = format.values if weight.layout.plane and format.bits > 4 else ""
-    return Stored.of(inputs, weight.layout.plane, group, format.offset, format.table, True, octets)
+    return Stored.of(inputs, weight.layout.plane, group, format.offset, format.table, True, octets(weight))
+
+
+def octets(weight: Weight) -> str:
+    format = weight.layout.format
+    return format.values if format is not None and weight.layout.plane and format.bits > 4 else ""
 
 
 def chunk(weight: Weight, dtype: str, start: int, outputs: int) -> Array:
@@ -58,7 +61,7 @@ def chunk(weight: Weight, dtype: str, start: int, outputs: int) -> Array:
     )
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_chunk_is_bit_for_bit_what_its_outputs_stand_for(name: str) -> None:
     weight = drawn(FORMATS[name])
     assert weight.layout.grouped
@@ -82,13 +85,15 @@ def product(weight: Weight, x: Array) -> Array:
         group=x.shape[1] // len(weight.scales),
         offset=weight.layout.format.offset,
         table=weight.layout.format.table,
+        octets=octets(weight),
         interpret=True,
     )
 
 
+@pytest.mark.parametrize("name", ["nf4", "int8", "fp8 in blocks"])
 @pytest.mark.parametrize("outputs", [208, 128, 64])
-def test_many_tokens_are_multiplied_by_one_chunk_after_the_other(outputs: int) -> None:
-    weight = drawn(FORMATS["nf4"], 256)
+def test_many_tokens_are_multiplied_by_one_chunk_after_the_other(name: str, outputs: int) -> None:
+    weight = drawn(FORMATS[name], 256)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(500, 256)), "bfloat16")
     with patch.object(dequantised, "CHUNK", outputs * 256 * 2):
         assert len(list(dequantised.chunks(OUTPUTS, 256 * 2))) == {208: 2, 128: 2, 64: 4}[outputs]

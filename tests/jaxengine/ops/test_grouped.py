@@ -132,7 +132,7 @@ def test_codes_that_number_a_table_s_entries() -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "group", "plane"),
-    [(512, 128, 64), (128, 32, 32), (576, 64, 16), (512, 0, 64), (768, 192, 16), (768, 384, 32)],
+    [(512, 128, 64), (128, 32, 32), (576, 64, 16), (512, 0, 64), (768, 192, 16), (768, 384, 32), (768, 96, 0)],
 )
 def test_packing_loses_nothing(inputs: int, group: int, plane: int) -> None:
     codes = np.random.default_rng(0).integers(0, 16, (3, 5, inputs))
@@ -146,7 +146,8 @@ def test_packing_loses_nothing(inputs: int, group: int, plane: int) -> None:
 
 @pytest.mark.parametrize("dtype", OCTETS)
 @pytest.mark.parametrize(
-    ("inputs", "group", "plane"), [(512, 128, 64), (64, 32, 32), (288, 0, 16), (16, 0, 0), (192, 48, 0), (384, 96, 16)]
+    ("inputs", "group", "plane"),
+    [(512, 128, 64), (64, 32, 32), (288, 0, 16), (16, 0, 0), (192, 48, 0), (384, 96, 16), (384, 192, 32)],
 )
 def test_packing_bytes_loses_nothing(dtype: str, inputs: int, group: int, plane: int) -> None:
     assert plane_of(inputs, group, 8) == plane
