@@ -7,7 +7,6 @@ Legend: E experts, B rows of a block, G groups.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
+from jaxengine.ops.triton import grouped_tile
+from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, compiler_params, divisor
 from jaxengine.ops.triton.tile import matmul
 
 MAX_ROWS = 128  # two warpgroups of 64
@@ -131,9 +131,8 @@ class GroupedTiles:
         group = place.expert * (x.shape[1] // self.stored.group)
         of_values = place.expert * count * width + output
         matrix = Matrix(stack.values, stack.scales, stack.zeros, of_values, output, group)
-        step = partial(add_product, self.stored, matrix, Rows(x, row, place.used))
-        start = jnp.zeros((len(m), self.rows), jnp.float32)
-        total = jax.lax.fori_loop(0, x.shape[1] // self.stored.step, step, start)
+        rows = Rows(x, row, place.used)
+        total = grouped_tile.product(self.stored, matrix, rows, 0, x.shape[1] // self.stored.step)
         if count == 1:
             return [total]
         apart = total.reshape(-1, count, EIGHT, self.rows)

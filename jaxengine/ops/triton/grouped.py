@@ -19,8 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import NARROWEST, plane_of
-from jaxengine.ops.triton import dequantised
-from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
+from jaxengine.ops.triton import dequantised, grouped_tile
+from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, compiler_params, divisor
 
 # From so many, it is faster to write the weight out in 16 bits. The products of a layer of an 8B Llama in int4 took 256
 # tokens 0.34 ms by the kernel and 0.39 so; 384 tokens 0.46 so (H200, by hand at f31b6c3f).
@@ -138,9 +138,8 @@ def _kernel(
     rows, matrix = Rows(x, token, token < x.shape[0]), Matrix(values, scales, zeros, row, row, 0)
 
     alone = scales.shape[0] == 1
-    step = partial(add_product, tiles.stored, matrix, rows, alone=alone)
-    start = jnp.zeros((tiles.outputs, tiles.tokens), jnp.float32)
-    total = jax.lax.fori_loop(split * share, jnp.minimum((split + 1) * share, steps), step, start)
+    last = jnp.minimum((split + 1) * share, steps)
+    total = grouped_tile.product(tiles.stored, matrix, rows, split * share, last, alone)
     if alone:
         total = total * plt.load(scales.at[0, row]).astype(jnp.float32)[:, None]
     used = jnp.broadcast_to(rows.used[None, :], (tiles.outputs, tiles.tokens))
@@ -159,6 +158,6 @@ def _kernel(
         def add(other: Array, total: Array) -> Array:
             return total + plt.load(partials[0].at[(other, *at)], mask=used, other=0.0)
 
-        merged = jax.lax.fori_loop(0, tiles.splits, add, start)
+        merged = jax.lax.fori_loop(0, tiles.splits, add, jnp.zeros_like(total))
         plt.store(out.at[at], merged.astype(out.dtype), mask=used)
         plt.store(finished.at[place], jnp.int32(0))

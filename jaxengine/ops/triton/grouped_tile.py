@@ -10,6 +10,7 @@ Legend: T tokens, M outputs and N tokens of a tile, P inputs of a plane.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental.pallas import triton as plt
@@ -64,6 +65,11 @@ class Stored:
         """Inputs of a step."""
         return self.plane * self.planes
 
+    @property
+    def planes_of_group(self) -> int:
+        """Planes of a step that share a scale."""
+        return max(1, min(self.planes, self.group // self.plane))
+
 
 class Rows(NamedTuple):
     """The tokens of a tile."""
@@ -84,6 +90,13 @@ class Matrix(NamedTuple):
     group: Any  # i32, the first one
 
 
+class Scaling(NamedTuple):
+    """The scales and zero points of a step, as they are stored: an array [M] for each of its groups."""
+
+    scales: tuple[Array, ...]
+    zeros: tuple[Array, ...]
+
+
 def divisor(size: int, most: int) -> int:
     """The largest power of two up to `most` that divides `size`: tiles that divide evenly need no masks."""
     return min(most, size & -size)
@@ -94,19 +107,49 @@ def compiler_params(outputs: int, tokens: int) -> Any:
     return plt.CompilerParams(num_warps=8 if outputs * tokens >= 128 * 64 else 4, num_stages=2 if tokens >= 64 else 3)
 
 
-def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Array, alone: bool = False) -> Array:
-    """`total`, f32 [M, N], with the product of step `i`; not scaled if the one scale of a channel is `alone`."""
+def product(stored: Stored, matrix: Matrix, rows: Rows, first: Any, last: Any, alone: bool = False) -> Array:
+    """f32 [M, N]: the outputs of a tile times its tokens, over the steps from `first` to `last`; not scaled if the one
+    scale of a channel is `alone`.
+
+    A step loads the scales of the next. Triton loads ahead by itself what a thread needs four bytes of or more; for a
+    scale of two a program would stand still as long as the memory takes to answer, once for each group.
+    """
+    final = rows.x.shape[1] // stored.step - 1
+
+    def step(i: Array, carry: tuple[Array, Scaling]) -> tuple[Array, Scaling]:
+        total, scaling = carry
+        following = _scaling(stored, matrix, jnp.minimum(i + 1, final), alone)
+        return _add_step(stored, matrix, rows, i, scaling, total), following
+
+    start = jnp.zeros((len(matrix.row), len(rows.row)), jnp.float32)
+    total, _ = jax.lax.fori_loop(first, last, step, (start, _scaling(stored, matrix, jnp.minimum(first, final), alone)))
+    return total
+
+
+def _scaling(stored: Stored, matrix: Matrix, i: Array, alone: bool) -> Scaling:
+    """Of step `i`. `alone`: without scales."""
+    groups = [
+        matrix.group + (i * stored.step + first * stored.plane) // stored.group
+        for first in range(0, stored.planes, stored.planes_of_group)
+    ]
+    scales, zeros = (
+        () if each is None else tuple(plt.load(each.at[group, matrix.output]) for group in groups)
+        for each in (None if alone else matrix.scales, matrix.zeros)
+    )
+    return Scaling(scales, zeros)
+
+
+def _add_step(stored: Stored, matrix: Matrix, rows: Rows, i: Array, scaling: Scaling, total: Array) -> Array:
+    """`total`, f32 [M, N], with the product of step `i`; not scaled if there are no scales."""
     column = jnp.arange(stored.plane)
     words = plt.load(matrix.values.at[matrix.row[:, None], (i * stored.plane + column)[None, :]])  # [M, P]
     inside = jnp.broadcast_to(rows.used[:, None], (len(rows.used), stored.plane))
-    per_group = max(1, min(stored.planes, stored.group // stored.plane))  # planes
-    for first in range(0, stored.planes, per_group):
-        group = matrix.group + (i * stored.step + first * stored.plane) // stored.group
-        zero = None if matrix.zeros is None else plt.load(matrix.zeros.at[group, matrix.output])[:, None]  # [M, 1]
+    for place, first in enumerate(range(0, stored.planes, stored.planes_of_group)):
+        zero = scaling.zeros[place][:, None] if scaling.zeros else None  # [M, 1]
         whole = zero is not None and jnp.issubdtype(zero.dtype, jnp.integer)
         base = zero if whole else stored.offset
-        summed, inputs = total if alone else jnp.zeros_like(total), jnp.zeros(len(rows.used), jnp.float32)
-        for plane in range(first, first + per_group):
+        summed, inputs = jnp.zeros_like(total) if scaling.scales else total, jnp.zeros(len(rows.used), jnp.float32)
+        for plane in range(first, first + stored.planes_of_group):
             at = i * stored.step + plane * stored.plane + column
             part = plt.load(rows.x.at[rows.row[:, None], at[None, :]], mask=inside, other=0.0)  # [N, P]
             made = numbers(stored, words, plane, base, part.dtype)
@@ -114,11 +157,9 @@ def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Arr
             inputs = inputs + part.astype(jnp.float32).sum(1)
         if zero is not None and not whole:  # no type of 16 bits holds the difference
             summed = summed - zero.astype(jnp.float32) * inputs[None, :]
-        if alone:
-            total = summed
-        else:
-            scale = plt.load(matrix.scales.at[group, matrix.output]).astype(jnp.float32)
-            total = fma(summed, scale[:, None], total, stored.interpret)
+        if scaling.scales:
+            summed = fma(summed, scaling.scales[place].astype(jnp.float32)[:, None], total, stored.interpret)
+        total = summed
     return total
 
 
