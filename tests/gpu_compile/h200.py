@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from jaxengine.capacity.compiler import described_devices
-from tests.gpu_compile import hlo, thunks, toolchain
+from tests.gpu_compile import hlo, ptxas, thunks, toolchain
 from tests.shared_cache import digest, found
 
 TARGET = Path(__file__).with_name("h200.txtpb").read_text()
@@ -55,7 +55,9 @@ def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
 
 def once(judge: Callable[[Any, dict[str, str]], dict[str, Any]], lowered: Any, options: dict[str, str]) -> Any:
     """`judge(lowered, options)`, which compiles: once for a program, its options, a compiler and the judge's source."""
-    sources = {file for module in (judge, once, hlo, thunks, toolchain) if (file := inspect.getsourcefile(module))}
+    sources = {
+        file for module in (judge, once, hlo, ptxas, thunks, toolchain) if (file := inspect.getsourcefile(module))
+    }
     program = (lowered.as_text(), json.dumps(options), TARGET, jax.__version__)
     return found("h200", digest(*program, *map(Path, sorted(sources))), lambda: judge(lowered, options))
 

@@ -56,7 +56,9 @@ class Tiles:
         rows = divisor(outputs, 64)
         programs = outputs // rows * -(-tokens // columns)
         wanted = max(1, (PROGRAMS_OF_FEW if columns == 16 else PROGRAMS) // programs)
-        splits = min(MAX_SPLITS, inputs // stored.step, pl.next_power_of_2(wanted + 1) // 2)
+        steps = inputs // stored.step
+        splits = min(MAX_SPLITS, steps, pl.next_power_of_2(wanted + 1) // 2)
+        splits = -(-steps // -(-steps // splits))  # without those that would have no steps
         if wide:
             return cls(rows, columns, splits, stored, compiler_params(rows, columns))
         # A stage of 4 bits and 64 tokens takes 36 KB: of programs with three a multiprocessor runs two, with two three.
@@ -138,8 +140,8 @@ def _kernel(
     rows, matrix = Rows(x, token, token < x.shape[0]), Matrix(values, scales, zeros, row, row, 0)
 
     alone = scales.shape[0] == 1
-    last = jnp.minimum((split + 1) * share, steps)
-    total = grouped_tile.product(tiles.stored, matrix, rows, split * share, last, alone)
+    beyond = steps % tiles.splits > 0
+    total = grouped_tile.product(tiles.stored, matrix, rows, split * share, share, alone, beyond)
     if alone:
         total = total * plt.load(scales.at[0, row]).astype(jnp.float32)[:, None]
     used = jnp.broadcast_to(rows.used[None, :], (tiles.outputs, tiles.tokens))
@@ -155,9 +157,7 @@ def _kernel(
 
     @pl.when(before == tiles.splits - 1)
     def _() -> None:
-        def add(other: Array, total: Array) -> Array:
-            return total + plt.load(partials[0].at[(other, *at)], mask=used, other=0.0)
-
-        merged = jax.lax.fori_loop(0, tiles.splits, add, jnp.zeros_like(total))
+        parts = [plt.load(partials[0].at[(each, *at)], mask=used, other=0.0) for each in range(tiles.splits)]
+        merged = sum(parts[1:], parts[0])  # loads that a loop would wait for one by one
         plt.store(out.at[at], merged.astype(out.dtype), mask=used)
         plt.store(finished.at[place], jnp.int32(0))

@@ -107,22 +107,31 @@ def compiler_params(outputs: int, tokens: int) -> Any:
     return plt.CompilerParams(num_warps=8 if outputs * tokens >= 128 * 64 else 4, num_stages=2 if tokens >= 64 else 3)
 
 
-def product(stored: Stored, matrix: Matrix, rows: Rows, first: Any, last: Any, alone: bool = False) -> Array:
-    """f32 [M, N]: the outputs of a tile times its tokens, over the steps from `first` to `last`; not scaled if the one
-    scale of a channel is `alone`.
+def product(
+    stored: Stored, matrix: Matrix, rows: Rows, first: Any, count: int, alone: bool = False, beyond: bool = False
+) -> Array:
+    """f32 [M, N]: the outputs of a tile times its tokens, over `count` steps from the `first` on; not scaled if the one
+    scale of a channel is `alone`. If the last of them may lie `beyond` the inputs, those add nothing.
+
+    That the number of steps is static matters: else ptxas, which cannot know that there is one, lets each instruction
+    of the tensor cores wait for the one before, if they all add to the same sum.
 
     A step loads the scales of the next. Triton loads ahead by itself what a thread needs four bytes of or more; for a
     scale of two a program would stand still as long as the memory takes to answer, once for each group.
     """
-    final = rows.x.shape[1] // stored.step - 1
+    end = rows.x.shape[1] // stored.step
 
     def step(i: Array, carry: tuple[Array, Scaling]) -> tuple[Array, Scaling]:
         total, scaling = carry
-        following = _scaling(stored, matrix, jnp.minimum(i + 1, final), alone)
-        return _add_step(stored, matrix, rows, i, scaling, total), following
+        at, used = first + i, rows
+        following = _scaling(stored, matrix, jnp.minimum(at + 1, end - 1), alone)
+        if beyond:
+            at, used = jnp.minimum(at, end - 1), rows._replace(used=rows.used & (at < end))
+        return _add_step(stored, matrix, used, at, scaling, total), following
 
     start = jnp.zeros((len(matrix.row), len(rows.row)), jnp.float32)
-    total, _ = jax.lax.fori_loop(first, last, step, (start, _scaling(stored, matrix, jnp.minimum(first, final), alone)))
+    scaling = _scaling(stored, matrix, jnp.minimum(first, end - 1), alone)
+    total, _ = jax.lax.fori_loop(0, count, step, (start, scaling))
     return total
 
 

@@ -21,7 +21,7 @@ from jaxengine.sharding import make_mesh, replicated
 from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200, thunks
-from tests.jaxengine.ops.h200_kernels import kernel
+from tests.gpu_compile.ptxas import kernel
 from tests.shapes import GPT_OSS_20B, H200
 
 

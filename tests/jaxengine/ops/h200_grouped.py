@@ -16,7 +16,7 @@ from jaxengine.ops.triton import grouped
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.weights.quantization import NF4
 from tests.gpu_compile import h200, thunks
-from tests.jaxengine.ops.h200_kernels import kernel
+from tests.gpu_compile.ptxas import kernel
 
 OUTPUTS = INPUTS = 4096
 OURS = re.compile("grouped_product|dequantised_chunk")
@@ -30,6 +30,7 @@ def compile_product(
     zeros: str = "",
     table: tuple[float, ...] = (),
     outputs: int = OUTPUTS,
+    inputs: int = INPUTS,
     dtype: str = "bfloat16",
     most: int = 128,
 ) -> dict[str, Any]:
@@ -40,10 +41,10 @@ def compile_product(
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     bits = 8 if values else 4
-    plane = plane_of(INPUTS, group, bits)
-    matrix = array(outputs, INPUTS // codes_in_word(bits), dtype="uint16")
-    scales = array(INPUTS // group, outputs, dtype="bfloat16")
-    base = array(INPUTS // group, outputs, dtype=zeros) if zeros else None
+    plane = plane_of(inputs, group, bits)
+    matrix = array(outputs, inputs // codes_in_word(bits), dtype="uint16")
+    scales = array(inputs // group, outputs, dtype="bfloat16")
+    base = array(inputs // group, outputs, dtype=zeros) if zeros else None
     product = partial(
         grouped.product,
         plane=plane,
@@ -53,7 +54,7 @@ def compile_product(
         octets=values,
         most=most,
     )
-    lowered = jax.jit(product).lower(array(tokens, INPUTS, dtype=dtype), matrix, scales, base)
+    lowered = jax.jit(product).lower(array(tokens, inputs, dtype=dtype), matrix, scales, base)
     return h200.once(judge, lowered, {})  # type: ignore[no-any-return]
 
 
@@ -93,6 +94,9 @@ PRODUCTS = {
     "64 tokens, 64 at once": partial(compile_product, 64, most=64),
     "128 tokens": partial(compile_product, 128),
     "128 tokens, int8": partial(compile_product, 128, values="int8", group=INPUTS),
+    "128 tokens, int8, splits that do not divide": partial(
+        compile_product, 128, values="int8", group=11008, inputs=11008
+    ),
     "128 tokens, int8, many outputs": partial(compile_product, 128, values="int8", group=INPUTS, outputs=28672),
     "128 tokens, 64 at once": partial(compile_product, 128, most=64),
     "128 tokens, int8, 64 at once": partial(compile_product, 128, values="int8", group=INPUTS, most=64),

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from functools import partial
@@ -17,30 +16,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, triton
 from jaxengine.sharding import make_mesh
 from tests.gpu_compile import h200, thunks
-from tests.gpu_compile.toolchain import toolchain
+from tests.gpu_compile.ptxas import Kernel, kernel
 
 POOL = 1 << 30  # bytes of keys, and of values
 PAGE_SIZE = 16
 OURS = re.compile(r"\.entry (paged_|rotate_)")
-ORDERED = re.compile(
-    r"bar\.sync(?:(?!st\.global|bar\.sync).)*?"  # nothing is stored between the barrier and
-    r"\b(atom\.[\w.]+)(?=(?:(?!ld\.global).)*?bar\.sync)",  # the atomic, nothing loaded from it to the next barrier
-    re.S,
-)
 PLAIN, GEMMA = AttentionSpec(), AttentionSpec(window=4096, softcap=50.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """What one kernel needs and does, per thread (registers, spills) and per program (shared)."""
-
-    registers: int
-    spilled: int  # bytes
-    shared: int  # bytes
-    wide_copies: int  # asynchronous copies of 16 bytes, straight to shared memory
-    narrow_copies: int
-    products: list[str]  # kinds of tensor core instruction
-    atomics: list[str]  # atomic instructions with a barrier behind all stores before, and before all loads behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,24 +84,6 @@ def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
     memory = compiled.memory_analysis()
     assert memory is not None
     return dataclasses.asdict(Facts(memory.temp_size_in_bytes, thunks.launched(sequence), kernels))
-
-
-def kernel(path: Path, sequence: str) -> tuple[str, Kernel]:
-    ptxas = next(toolchain().glob("**/bin/ptxas"))
-    command = [str(ptxas), "-v", "-arch=sm_90a", str(path), "-o", "/dev/null"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    text = path.read_text()
-    name = re.findall(r"\.entry (\w+)", text)[0]
-    shared = re.findall(rf"{name} grid.*shared_memory: (\d+)", sequence)[0]
-    return name, Kernel(
-        registers=int(re.findall(r"Used (\d+) registers", said)[0]),
-        spilled=sum(map(int, re.findall(r"(\d+) bytes spill", said))),
-        shared=int(shared),
-        wide_copies=len(re.findall(r"cp\.async\.cg\.shared\.global .*, (?:0x10|16)\b", text)),
-        narrow_copies=len(re.findall(r"cp\.async\.ca", text)),
-        atomics=ORDERED.findall(text),
-        products=sorted(set(re.findall(r"(wgmma\.mma_async|mma\.sync)\S*", text))),
-    )
 
 
 STEPS = {

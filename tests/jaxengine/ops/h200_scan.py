@@ -16,7 +16,7 @@ from jaxengine.ops.triton.scan import scan
 from jaxengine.sharding import make_mesh, replicated
 from tests.gpu_compile import h200, thunks
 from tests.gpu_compile.programs import decode, mixed
-from tests.jaxengine.ops.h200_kernels import kernel
+from tests.gpu_compile.ptxas import kernel
 from tests.shapes import FALCON_MAMBA_7B
 
 LAYERS, CHANNELS, STATES, PAGES = 2, 8192, 16, 257

@@ -41,11 +41,14 @@ def test_temporaries_are_the_pairs_two_rows(facts: FactsByLayer, name: str) -> N
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_kernels_spill_nothing_and_fit_the_smallest_gpu_we_serve(facts: FactsByLayer, name: str) -> None:
+def test_the_kernels_spill_nothing_wait_for_nothing_and_fit_the_smallest_gpu_we_serve(
+    facts: FactsByLayer, name: str
+) -> None:
     kernels = facts[name]["kernels"]
     assert sorted(kernels) == ["experts_down", "experts_up"]
     for kernel in kernels.values():
         assert (kernel["spilled"], kernel["shared"] <= AMPERE_SHARED) == (0, True)
+        assert (kernel["serialised"], kernel["awaited"]) == (False, 0)
         assert kernel["wide_copies"] >= kernel["narrow_copies"] or name in GROUPED  # whose scales are few bytes
 
 

@@ -26,6 +26,7 @@ CASES = {  # tokens, outputs, inputs, group (0: all)
     "a scale a channel": (130, 128, 256, 0),
     "narrow planes": (5, 64, 576, 64),
     "groups of several steps": (17, 16, 2048, 1024),
+    "splits that do not divide": (3, 16, 2816, 128),
 }
 Zeros = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
@@ -54,6 +55,7 @@ def check(x: jnp.ndarray, matrix: np.ndarray, ours: jnp.ndarray) -> None:
         ("a scale a channel", "uint8", "float32"),
         ("narrow planes", "float16", "float32"),
         ("groups of several steps", None, "float16"),
+        ("splits that do not divide", "float16", "bfloat16"),
     ],
 )
 def test_four_bits(case: str, zeros: str | None, dtype: str) -> None:
@@ -93,6 +95,7 @@ def test_four_bits(case: str, zeros: str | None, dtype: str) -> None:
         ("a scale a channel", "float8_e4m3fn", None),
         ("a scale a channel", "float8_e5m2", None),
         ("groups of several steps", "int8", "int8"),
+        ("splits that do not divide", "int8", "int8"),
         ("groups of several steps", "float8_e4m3fn", None),
     ],
 )

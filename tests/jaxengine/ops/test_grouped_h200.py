@@ -31,6 +31,13 @@ def test_codes_go_from_registers_to_hopper_s_tensor_cores(facts: Facts, product:
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
+def test_a_step_waits_neither_for_scales_nor_for_each_of_its_products(facts: Facts, product: str) -> None:
+    """A load of a scale that the same step needs takes as long as the memory, where the step's own words are there."""
+    assert facts["products"][product]["awaited"] == 0
+    assert not facts["products"][product]["serialised"]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
 def test_the_kernel_fits_the_smallest_gpu_we_serve(facts: Facts, product: str) -> None:
     """Where up to 128 tokens are multiplied at once, an A100: the smallest has 64."""
     many = int(product.split()[0]) >= 64 and "64 at once" not in product and "f32" not in product

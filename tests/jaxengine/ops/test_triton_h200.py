@@ -33,6 +33,12 @@ def test_no_kernel_spills(facts: FactsByStep, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", [name for name in STEPS if name not in GATHERING])
+def test_a_block_of_keys_waits_neither_for_memory_nor_for_each_product(facts: FactsByStep, step: str) -> None:
+    waits = {name: (kernel["serialised"], kernel["awaited"]) for name, kernel in facts[step]["kernels"].items()}
+    assert set(waits.values()) == {(False, 0)}
+
+
+@pytest.mark.parametrize("step", [name for name in STEPS if name not in GATHERING])
 def test_keys_and_values_arrive_16_bytes_at_a_time(facts: FactsByStep, step: str) -> None:
     """Asynchronously, so that the next block is on its way while this one is used. The narrow ones are page numbers."""
     for name, kernel in facts[step]["kernels"].items():
