@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from jaxengine.capacity.roofline import step_cost
@@ -13,6 +14,7 @@ from tests.gpu.scale import Scale
 from tests.gpu.steptime import watched
 
 WARM_UP_STEPS = 8
+DRAINED_STEPS = 8
 
 
 def measure(
@@ -39,7 +41,7 @@ def measure(
                 continue
             crowd += client.submit(count - len(crowd), context, scale.growth)
             fill(client, crowd)
-            times = timed(client, scale.decode_steps)
+            times = timed(client, scale.decode_steps) | {"drained_seconds": drained_launch(client)}
             live = [client.engine.live[number] for number in crowd]
             cached = statistics.fmean(sequence.computed + len(sequence.encoder_input) for sequence in live)
             least = cost(scale, count, cached, quantize, 1 if cache else scale.itemsize)
@@ -67,8 +69,21 @@ def timed(client: Client, steps: int) -> dict[str, float]:
         "seconds": statistics.fmean(times.wall),
         "p99_seconds": float(np.quantile(times.wall, 0.99)),
         "host_seconds": statistics.median(times.host),
+        "launch_seconds": statistics.median(times.launched),
         "idle_at_most": times.idle_at_most,
     }
+
+
+def drained_launch(client: Client) -> float:
+    """Seconds that the launches of a step take when the device has nothing to do. Those of a busy one take more if the
+    host waits in them.
+    """
+    state = client.engine.runner.state
+    with watched(client.engine) as times:
+        for _ in range(DRAINED_STEPS):
+            jax.block_until_ready((state.layers, state.slot_state))
+            client.step()
+    return statistics.median(times.launched)
 
 
 def cost(scale: Scale, rows: int, cached: float, quantize: str | None, itemsize: int) -> dict[str, float]:

@@ -134,6 +134,8 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("GB/s", "bandwidth", 1e-9, ",.0f"),
             SHARE,
             number("host ms/step", "host_seconds", 1e3, ",.2f"),
+            number("of which launches", "launch_seconds", 1e3, ",.2f"),
+            number("launches while idle", "drained_seconds", 1e3, ",.2f"),
             number("device idle at most", "idle_at_most", form=".1%"),
         ),
     ),
