@@ -42,7 +42,7 @@ SECTIONS = {
     "tables": Section("tests.gpu.tables", 70),
     "small cache": Section("tests.gpu.small_cache", 40),
     "counters": Section("tests.gpu.counters", 90),
-    "tilings": Section("tests.gpu.tilings", 150),
+    "tilings": Section("tests.gpu.tilings", 180),
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 110),
     "towers": Section("tests.gpu.towers", 90),

@@ -1,4 +1,4 @@
-"""How a product with 4-bit weights is best tiled: sizes of tiles, splits, warps and stages, each timed by itself.
+"""How a product with weights in few bits is best tiled: sizes of tiles, splits, warps and stages, each timed by itself.
 
 At the shapes of Llama-3.1-8B. Other tilings than the product's own are compiled side by side, and run one by one.
 """
@@ -19,14 +19,13 @@ from jax.experimental.pallas import triton as plt
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight
-from jaxengine.weights.quantization import FOUR_BITS
 from tests.gpu.copies import copies, held_bytes, lowered, seconds
-from tests.gpu.products import FULL, TINY, Shape, drawn
+from tests.gpu.products import FULL, HELD, TINY, Shape, drawn
 from tests.gpu.record import Record, Row, one_line
 from tests.gpu.scale import Scale
 
 SHOWN = 5  # of each product, the fastest first
-FORMAT = FOUR_BITS["int4"]
+FORMATS = ("int4", "int8")
 
 
 @dataclass(frozen=True)
@@ -46,28 +45,26 @@ class Tiling:
 def tilings(tokens: int, shape: Shape) -> Iterator[Tiling]:
     """Those that could be best."""
     if tokens <= 16:
-        sizes = itertools.product((32, 64, 128), (16,), (1, 2, 4, 8, 16), ((2, 4), (4, 3), (4, 4), (4, 6), (8, 3)))
-    elif tokens <= 128:
-        sizes = itertools.product((64, 128), (64, 128), (1, 2, 4), ((4, 2), (4, 3), (8, 2), (8, 3), (8, 4)))
+        sizes = itertools.product((32, 64, 128), (16,), (1, 2, 4, 8), ((2, 3), (2, 4), (4, 3), (4, 4), (4, 6), (8, 3)))
     else:
-        sizes = itertools.product((64, 128, 256), (64, 128, 256), (1,), ((4, 3), (8, 2), (8, 3), (8, 4)))
+        sizes = itertools.product((64, 128, 256), (64, 128), (1, 2, 4), ((4, 2), (4, 3), (8, 2), (8, 3), (8, 4)))
     for outputs, columns, splits, (warps, stages) in sizes:
         programs = shape.outputs // outputs * -(-tokens // columns) * splits
-        if 96 <= programs <= 4096 or tokens > 128:
+        if 96 <= programs <= 4096 and outputs * columns <= 64 * 64 * warps:
             yield Tiling(outputs, columns, splits, warps, stages)
 
 
 def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
-    for tokens, shape in itertools.product((1, 128, 2048) if full else (1,), FULL if full else TINY):
-        with record.part(f"tilings {shape.name}, {tokens} tokens"):
-            measure(record, scale, tokens, shape)
+    for tokens, shape, name in itertools.product((1, 128) if full else (1,), FULL if full else TINY, FORMATS):
+        with record.part(f"tilings {shape.name} in {name}, {tokens} tokens"):
+            measure(record, scale, tokens, shape, name)
 
 
-def measure(record: Record, scale: Scale, tokens: int, shape: Shape) -> None:
+def measure(record: Record, scale: Scale, tokens: int, shape: Shape, name: str) -> None:
     """Rows of "tilings": 16 bits, the product's own tiling, and the fastest others."""
     x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
-    floats, packed = (copies(drawn(shape, format)) for format in (None, FORMAT))
+    floats, packed = (copies(drawn(shape, held)) for held in (None, HELD[name]))
     others = list(tilings(tokens, shape)) if scale.name == "full" else [Tiling(64, 16, 2, 4, 3)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         compiled: dict[str, Future[Any]] = {}
@@ -77,29 +74,25 @@ def measure(record: Record, scale: Scale, tokens: int, shape: Shape) -> None:
         for tiling in others:
             compiled[str(tiling)] = pool.submit(tiled(packed, x, tiling).compile, options)
     rows: list[Row] = []
-    repeats = scale.repeats if tokens <= 128 else 2
-    for name, future in compiled.items():
-        weights = floats if name == "16 bits" else packed
+    for tiles, future in compiled.items():
+        weights = floats if tiles == "16 bits" else packed
         try:
-            taken = seconds(future.result(), weights, x, repeats)
+            taken = seconds(future.result(), weights, x, scale.repeats)
         except Exception as error:
-            print(f"{shape.name}, {tokens} tokens, {name}: {one_line(error)}", flush=True)
+            print(f"{shape.name}, {tokens} tokens, {name}, {tiles}: {one_line(error)}", flush=True)
             continue
         operations = 2 * tokens * shape.outputs * shape.inputs
         cost = {"seconds": taken, "bandwidth": held_bytes(weights[0]) / taken, "arithmetic": operations / taken}
-        kept = "bfloat16" if name == "16 bits" else FORMAT.name
-        rows.append({"weights": kept, "shape": shape.name, "tokens": tokens, "tiles": name, **cost})
-        print(f"{shape.name}, {tokens} tokens, {name}: {taken * 1e6:.1f}", flush=True)
+        kept = "bfloat16" if tiles == "16 bits" else name
+        rows.append({"weights": kept, "shape": shape.name, "tokens": tokens, "tiles": tiles, **cost})
+        print(f"{shape.name}, {tokens} tokens, {name}, {tiles}: {taken * 1e6:.1f}", flush=True)
     for row in [*rows[:2], *sorted(rows[2:], key=lambda row: row["seconds"])[:SHOWN]]:
         record.add("tilings", **row)
 
 
 def tiled(weights: list[Weight], x: jax.Array, tiling: Tiling) -> Any:
     """`lowered`, in other tiles."""
-    with (
-        patch.object(grouped.Tiles, "choose", partial(forced, tiling)),
-        patch.object(grouped, "MANY_TOKENS", 1 << 30),
-    ):
+    with patch.object(grouped.Tiles, "choose", partial(forced, tiling)):
         return lowered(weights, x)
 
 
