@@ -121,9 +121,22 @@ class Linear(nnx.Module):
             y = product(x, weight) if alone else self._shared(product, x, weight, adapters)
         return y if self.bias is None else y + self.bias[...]
 
-    def _shared(self, product: Product, x: Array, weight: Weight, adapters: AdapterTokens | None) -> Array:
+    def activated(self, x: Array, activation: Callable[..., Array], adapters: AdapterTokens | None = None) -> Array:
+        """`activation` of the products of `x` with the matrices of a weight [2 or 1, F, in…], and what is added to
+        them → [T, F]. Where nothing is, the kernel that multiplies activates: no other reads and writes what it makes.
+        """
+        weight: Weight = self.weight.get_value()
+        if not weight.layout.grouped or self.bias is not None or (adapters is not None and self.adapters is not None):
+            products = self(x, adapters=adapters)
+            return activation(*(products[:, i] for i in range(products.shape[1])))
+        return self._shared(partial(_grouped_product, dtype=x.dtype, activation=activation), x, weight, None, joined=1)
+
+    def _shared(
+        self, product: Product, x: Array, weight: Weight, adapters: AdapterTokens | None, joined: int = 0
+    ) -> Array:
         """Each device makes `product` of its own share, scales it, and adds what adapters do to it; sums over devices
-        are of its dtype. XLA would add f32 and scale the sum, and sum what adapters make apart.
+        are of its dtype. XLA would add f32 and scale the sum, and sum what adapters make apart. `product` has joined so
+        many of the weight's axes of outputs.
         """
         stack = None if self.adapters is None or adapters is None else self.adapters.get_value()
         if jax.sharding.get_abstract_mesh().empty:
@@ -147,7 +160,9 @@ class Linear(nnx.Module):
             split_stack,
             jax.tree.map(lambda _: PartitionSpec(), adapters),
         )
-        on_shares = jax.shard_map(share, in_specs=splits, out_specs=PartitionSpec(None, *outputs), check_vma=False)
+        on_shares = jax.shard_map(
+            share, in_specs=splits, out_specs=PartitionSpec(None, *outputs[joined:]), check_vma=False
+        )
         y: Array = on_shares(x, weight, stack, adapters)
         return y
 
@@ -185,8 +200,10 @@ def _with_adapters(y: Array, x: Array, stack: AdapterStack | None, adapters: Ada
     return y + change(x, stack, adapters, y.dtype)
 
 
-def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
-    """x [T, in…] times `weight` → [T, out…]."""
+def _grouped_product(
+    x: Array, weight: Weight, dtype: jnp.dtype, activation: Callable[..., Array] | None = None
+) -> Array:
+    """x [T, in…] times `weight` → [T, out…], or `activation` of all matrices of its first axis → [T, out…] without."""
     outputs, format, scales, zeros = weight.values.shape[:-1], weight.layout.format, weight.scales, weight.zeros
     assert format is not None and scales is not None
     matrix = weight.values.reshape(math.prod(outputs), -1)
@@ -202,8 +219,10 @@ def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
         table=format.table,
         octets=format.values if weight.layout.plane and format.bits > 4 else "",
         most=weight.layout.grouped,
+        activation=activation,
+        parts=1 if activation is None else outputs[0],
     )
-    return y.astype(dtype).reshape(len(x), *outputs)
+    return y.astype(dtype).reshape(len(x), *outputs[activation is not None :])
 
 
 def _scaled_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:

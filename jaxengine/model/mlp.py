@@ -48,5 +48,5 @@ class MLP(nnx.Module):
         self.activated = Activated(spec.activation, spec.clamped_gate)
 
     def __call__(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
-        inner = self.gate_up(x, adapters=adapters)  # [T, 2 or 1, ffn]
-        return self.down(self.activated(*(inner[:, i] for i in range(inner.shape[1]))), adapters=adapters)
+        inner = self.gate_up.activated(x, self.activated, adapters)  # [T, ffn]
+        return self.down(inner, adapters=adapters)

@@ -32,8 +32,9 @@ def test_no_weight_is_written_out_in_more_bits(facts: FactsByProgram, step: str)
 
 
 @pytest.mark.parametrize("step", PLAIN)
-def test_a_layer_has_hardly_more_kernels_than_in_16_bits(facts: FactsByProgram, step: str) -> None:
-    assert facts[step]["kernels"] <= facts[PLAIN[step]]["kernels"] + LAYERS
+def test_a_layer_has_no_more_kernels_than_in_16_bits(facts: FactsByProgram, step: str) -> None:
+    """One less, the activation's, since its products activate; and for all layers the counters."""
+    assert facts[step]["kernels"] <= facts[PLAIN[step]]["kernels"]
     assert facts[step]["collectives"] == facts[PLAIN[step]]["collectives"]
     assert facts[step]["launched"] == ["CommandBuffer"]
 
@@ -44,14 +45,15 @@ def test_a_prompt_writes_out_one_matrix_at_a_time(facts: FactsByProgram) -> None
 
 
 @pytest.mark.parametrize("step", ORDERED)
-def test_sorted_inputs_cost_a_kernel_a_layer(facts: FactsByProgram, step: str) -> None:
-    """A gather of what attention makes. What makes the inputs of other products gathers them: norms, an activation, the
-    first norm's XLA. Over several devices, the two products with split inputs gather those of all devices first.
+def test_sorted_inputs_cost_two_kernels_a_layer(facts: FactsByProgram, step: str) -> None:
+    """A gather of what attention makes, and of what the first products of an MLP do. What makes the inputs of other
+    products gathers them: norms, the first one's XLA. Over several devices, the two products with split inputs gather
+    those of all devices first.
     """
     plain, devices = facts[ORDERED[step]], 8 if "tp8" in step else 1
     assert facts[step]["rewrites"] == facts[step]["copies"] == []
     assert facts[step]["temporaries"] <= plain["temporaries"] + MIB
-    gathers, gathered = (1, 0) if devices == 1 else (2, 2)
+    gathers, gathered = (2, 0) if devices == 1 else (2, 2)
     assert facts[step]["kernels"] <= plain["kernels"] + (gathers + gathered) * LAYERS + 1
     assert facts[step]["collectives"].get("all-gather", 0) == gathered * LAYERS
     assert facts[step]["launched"] == ["CommandBuffer"]

@@ -20,7 +20,6 @@ from jaxengine.ops.triton.tile import matmul
 
 MAX_ROWS = 128  # two warpgroups of 64
 MAX_GROUPED_ROWS = 64  # of 128 some registers spill (JAX 0.10.2)
-EIGHT = 8
 
 
 class Stack(NamedTuple):
@@ -120,24 +119,15 @@ class GroupedTiles:
         return compiler_params(self.columns * self.matrices, self.rows)
 
     def products(self, place: Place, x: Any, row: Array, stack: Stack, count: int, width: int) -> list[Array]:
-        """f32 [columns, B], otherwise as those of `WholeTiles`.
-
-        The matrices are multiplied at once, eight columns of each in turn: those at the same place are then in the same
-        thread, rows i and i + 8 of the tensor cores' results.
-        """
-        m = jnp.arange(self.columns * count)
-        column = place.first + m // (EIGHT * count) * EIGHT + m % EIGHT
-        output = m // EIGHT % count * width + column
+        """f32 [columns, B], otherwise as those of `WholeTiles`. The matrices are multiplied at once."""
+        output = grouped_tile.interleaved(place.first, self.columns, count, width)
         group = place.expert * (x.shape[1] // self.stored.group)
         of_values = place.expert * count * width + output
         matrix = Matrix(stack.values, stack.scales, stack.zeros, of_values, output, group)
         rows = Rows(x, row, place.used)
-        total = grouped_tile.product(self.stored, matrix, rows, 0, x.shape[1] // self.stored.step)
-        if count == 1:
-            return [total]
-        apart = total.reshape(-1, count, EIGHT, self.rows)
-        number = jax.lax.broadcasted_iota(jnp.int32, apart.shape, 1)
-        return [jnp.where(number == i, apart, 0).sum(1).reshape(self.columns, -1) for i in range(count)]
+        return grouped_tile.apart(
+            grouped_tile.product(self.stored, matrix, rows, 0, x.shape[1] // self.stored.step), count
+        )
 
     def across_rows(self, values: Array) -> Array:
         return values[:, None]

@@ -8,6 +8,7 @@ leave f32 sums, which the last of them to finish adds up in order: results do no
 Legend: T tokens, G groups, M outputs and N tokens of a tile.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,6 +68,21 @@ class Tiles:
         return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=2 if two else 3))
 
 
+@dataclass(frozen=True)
+class Finish:
+    """What becomes of the products with `parts` matrices: `activation` of them, or they themselves."""
+
+    activation: Callable[..., Array] | None
+    parts: int
+
+    def store(self, out: Any, token: Array, column: Array, total: Array, used: Array) -> None:
+        """`total`, f32 [M, N] in the order of `interleaved` → `out` at `token` [N] and `column` [M/parts]."""
+        products = grouped_tile.apart(total, self.parts)
+        made = products[0] if self.activation is None else self.activation(*products)
+        mask = jnp.broadcast_to(used[None, :], made.shape)
+        plt.store(out.at[token[None, :], column[:, None]], made.astype(out.dtype), mask=mask)
+
+
 def unsupported(outputs: int, inputs: int, group: int, bits: int) -> str:
     """Why the kernel cannot multiply by a matrix of these sizes on one device; "" if it can. `group`: 0 for all."""
     if outputs % NARROWEST:
@@ -90,9 +106,12 @@ def product(
     table: tuple[float, ...] = (),
     octets: str = "",
     most: int = 128,
+    activation: Callable[..., Array] | None = None,
+    parts: int = 1,
     interpret: bool = False,
 ) -> Array:
-    """x [T, in] times a matrix → [T, out] in x's type.
+    """x [T, in] times a matrix → [T, out] in x's type; or [T, out/parts], `activation` of the products with `parts`
+    matrices, in f32, which lie one behind the other.
 
     Args:
         values: u16 [out, in/4] or, with 8 bits, [out, in/2] in planes of `plane`, or bytes [out, in] where that is 0.
@@ -108,31 +127,44 @@ def product(
     (tokens, inputs), outputs = x.shape, len(values)
     stored = Stored.of(inputs, plane, group, offset, table, interpret, octets)
     if tokens >= MANY_TOKENS and x.dtype.itemsize == 2:
-        return dequantised.product(x, values, scales, zeros, stored)
+        made = dequantised.product(x, values, scales, zeros, stored)
+        if activation is None:
+            return made
+        return activation(*jnp.split(made.astype(jnp.float32), parts, 1)).astype(x.dtype)
     tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
-    results = [jax.ShapeDtypeStruct((tokens, outputs), x.dtype)]
+    finish = Finish(activation, parts)
+    results = [jax.ShapeDtypeStruct((tokens, outputs // parts), x.dtype)]
     if tiles.splits > 1:
         results.append(jax.ShapeDtypeStruct((tiles.splits, tokens, outputs), jnp.float32))
-    made = pl.pallas_call(
-        partial(_kernel, tiles),
+    result, *_ = pl.pallas_call(
+        partial(_kernel, tiles, finish),
         out_shape=results,
         grid=grid,
         compiler_params=tiles.params,
         interpret=interpret,
         name="grouped_product",
     )(x, values, scales, zeros, jnp.zeros(grid[0] * grid[1], jnp.int32))
-    result: Array = made[0]
-    return result
+    return result  # type: ignore[no-any-return]
 
 
 def _kernel(
-    tiles: Tiles, x: Any, values: Any, scales: Any, zeros: Any, finished: Any, out: Any, *partials: Any
+    tiles: Tiles,
+    finish: Finish,
+    x: Any,
+    values: Any,
+    scales: Any,
+    zeros: Any,
+    finished: Any,
+    out: Any,
+    *partials: Any,
 ) -> None:
     """One tile and split. `finished` counts a tile's splits that are done, and is 0 again when the kernel ends, so that
     every product can use the same array.
     """
-    row = pl.program_id(0) * tiles.outputs + jnp.arange(tiles.outputs)  # [M]
+    columns = tiles.outputs // finish.parts
+    first = pl.program_id(0) * columns
+    row = grouped_tile.interleaved(first, columns, finish.parts, out.shape[1])  # [M]
     token = pl.program_id(1) * tiles.tokens + jnp.arange(tiles.tokens)  # [N]
     split = pl.program_id(2)
     steps = x.shape[1] // tiles.stored.step
@@ -144,11 +176,10 @@ def _kernel(
     total = grouped_tile.product(tiles.stored, matrix, rows, split * share, share, alone, beyond)
     if alone:
         total = total * plt.load(scales.at[0, row]).astype(jnp.float32)[:, None]
-    used = jnp.broadcast_to(rows.used[None, :], (tiles.outputs, tiles.tokens))
-    at = token[None, :], row[:, None]
     if not partials:
-        plt.store(out.at[at], total.astype(out.dtype), mask=used)
+        finish.store(out, token, first + jnp.arange(columns), total, rows.used)
         return
+    at, used = (token[None, :], row[:, None]), jnp.broadcast_to(rows.used[None, :], total.shape)
     plt.store(partials[0].at[(split, *at)], total, mask=used)
     if not tiles.stored.interpret:  # interpreted programs run one after the other
         plt.debug_barrier()  # all threads must have stored their part before the split counts as finished
@@ -157,7 +188,7 @@ def _kernel(
 
     @pl.when(before == tiles.splits - 1)
     def _() -> None:
-        parts = [plt.load(partials[0].at[(each, *at)], mask=used, other=0.0) for each in range(tiles.splits)]
-        merged = sum(parts[1:], parts[0])  # loads that a loop would wait for one by one
-        plt.store(out.at[at], merged.astype(out.dtype), mask=used)
+        loaded = [plt.load(partials[0].at[(each, *at)], mask=used, other=0.0) for each in range(tiles.splits)]
+        merged = sum(loaded[1:], loaded[0])  # loads that a loop would wait for one by one
+        finish.store(out, token, first + jnp.arange(columns), merged, rows.used)
         plt.store(finished.at[place], jnp.int32(0))

@@ -20,6 +20,7 @@ from jaxengine.ops.triton.tile import matmul
 from jaxengine.ops.triton.unpacking import fma, plain, unpacked, unpacked_octets
 
 DEPTH = 128  # inputs of a step with 8-bit values
+EIGHT = 8  # outputs: rows i and i + 8 of the tensor cores' results are in the same thread
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,26 @@ class Scaling(NamedTuple):
 
     scales: tuple[Array, ...]
     zeros: tuple[Array, ...]
+
+
+def interleaved(first: Any, columns: int, parts: int, width: int) -> Array:
+    """i32 [parts·columns]: the outputs of a tile with `columns` from the `first` on of each of `parts` matrices, which
+    lie one behind the other, `width` outputs each. They take turns, eight at a time: those of a column are then in the
+    same thread.
+    """
+    m = jnp.arange(columns * parts)
+    if parts == 1:  # Triton knows that these are consecutive
+        return first + m
+    return m // EIGHT % parts * width + first + m // (EIGHT * parts) * EIGHT + m % EIGHT
+
+
+def apart(total: Array, parts: int) -> list[Array]:
+    """f32 [columns, N] for each of `parts` matrices, of `total` [parts·columns, N] in the order of `interleaved`."""
+    if parts == 1:
+        return [total]
+    turns = total.reshape(-1, parts, EIGHT, total.shape[1])
+    number = jax.lax.broadcasted_iota(jnp.int32, turns.shape, 1)
+    return [jnp.where(number == i, turns, 0).sum(1).reshape(-1, total.shape[1]) for i in range(parts)]
 
 
 def divisor(size: int, most: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.packing import codes_in_word, plane_of
 from jaxengine.ops.triton import grouped
 from jaxengine.sharding import make_mesh, replicated
@@ -33,8 +34,9 @@ def compile_product(
     inputs: int = INPUTS,
     dtype: str = "bfloat16",
     most: int = 128,
+    gated: bool = False,
 ) -> dict[str, Any]:
-    """Codes of 4 bits, or 8-bit `values`."""
+    """Codes of 4 bits, or 8-bit `values`; of a gate and what it multiplies if `gated`."""
     sharding = replicated(make_mesh(1, h200.devices(1)))
 
     def array(*shape: int, dtype: str) -> Any:
@@ -53,6 +55,8 @@ def compile_product(
         table=table,
         octets=values,
         most=most,
+        activation=Activated() if gated else None,
+        parts=2 if gated else 1,
     )
     lowered = jax.jit(product).lower(array(tokens, inputs, dtype=dtype), matrix, scales, base)
     return h200.once(judge, lowered, {})  # type: ignore[no-any-return]
@@ -97,6 +101,13 @@ PRODUCTS = {
     "128 tokens, int8, splits that do not divide": partial(
         compile_product, 128, values="int8", group=11008, inputs=11008
     ),
+    "128 tokens, int8, gated, many outputs": partial(
+        compile_product, 128, values="int8", group=INPUTS, outputs=28672, gated=True
+    ),
+    "1 token, gated, many outputs": partial(compile_product, 1, outputs=28672, gated=True),
+    "16 tokens, gated": partial(compile_product, 16, gated=True),
+    "128 tokens, gated": partial(compile_product, 128, gated=True),
+    "128 tokens, table, gated": partial(compile_product, 128, group=64, table=NF4, gated=True),
     "128 tokens, int8, many outputs": partial(compile_product, 128, values="int8", group=INPUTS, outputs=28672),
     "128 tokens, 64 at once": partial(compile_product, 128, most=64),
     "128 tokens, int8, 64 at once": partial(compile_product, 128, values="int8", group=INPUTS, most=64),

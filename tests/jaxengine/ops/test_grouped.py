@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.packing import octets, of_octets, pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.triton.grouped import Tiles
@@ -77,6 +78,40 @@ def test_four_bits(case: str, zeros: str | None, dtype: str) -> None:
     )
     each = np.repeat(base.T.astype(np.float64), inputs // groups, 1)
     check(x, scaled(codes - each, scales.astype(np.float32)), ours)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    ("tokens", "outputs", "inputs", "dtype"),
+    [(1, 192, 1024, "bfloat16"), (20, 64, 256, "float32"), (70, 4096, 256, "float16"), (400, 64, 256, "bfloat16")],
+    ids=str,
+)
+def test_products_are_activated_where_they_are_made(
+    parts: int, tokens: int, outputs: int, inputs: int, dtype: str
+) -> None:
+    """In splits, alone, and of many tokens, whose matrix is written out."""
+    draw, plane = np.random.default_rng(tokens), plane_of(inputs, 64)
+    codes, scales = draw.integers(0, 16, (outputs, inputs)), draw.uniform(1e-3, 1e-2, (inputs // 64, outputs))
+    x = jnp.asarray(draw.normal(size=(tokens, inputs)), dtype)
+    ours = grouped.product(
+        x,
+        pack(jnp.asarray(codes), plane),
+        jnp.asarray(scales, jnp.float32),
+        None,
+        plane=plane,
+        group=64,
+        offset=8,
+        activation=Activated("relu"),
+        parts=parts,
+        interpret=True,
+    )
+    products = np.split(np.asarray(x, np.float64) @ scaled(codes - 8, scales.astype(np.float32)).T, parts, 1)
+    expected = np.maximum(products[0], 0) * (products[1] if parts == 2 else 1)
+    assert ours.shape == (tokens, outputs // parts)
+    assert ours.dtype == x.dtype
+    bound = 3 * EXACT[dtype] * np.abs(expected).max()  # each factor is rounded where the matrix is written out
+    np.testing.assert_allclose(np.asarray(ours, np.float64), expected, atol=bound)
 
 
 @pytest.mark.slow
