@@ -2,8 +2,8 @@
 
 The most splits of a row are static. How many of them have work follows the row's length and how much there is in the
 whole batch; the others return at once. Their partial results, f32, are the only extra memory. In a decode step the
-first program of a row also rotates and writes the row's own key and value. It attends to them before they reach
-memory, so no program waits for that write.
+last split of a row also writes the row's own key and value. It puts them, rotated, into the block of keys that they
+belong to, and does not read them from memory, so no program waits for that write.
 
 Legend: as in `tile`; P splits of a row.
 """
@@ -17,24 +17,21 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import StepBatch, row_starts
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.merge import Partials, keep, merge, store
-from jaxengine.ops.triton.rotated_qkv import Projected
+from jaxengine.ops.triton.rotated_qkv import Projected, write
 from jaxengine.ops.triton.tile import (
     LOG2E,
     LOWEST,
     Inputs,
+    Own,
     Problem,
     Running,
     Tile,
     attend,
     first_visible,
     load_queries,
-    relative,
-    scaled_scores,
-    slopes,
 )
 
 PROGRAMS = 4096  # about how many to start, with those that return at once
@@ -162,9 +159,8 @@ def _kernel(
     *caches, partials = written
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     kv_length, token, m = rows.kv_length[row], _token(rows, row), tile_rows(problem.group)
-    cached = kv_length - 1 if caches else kv_length
     first = first_visible(problem, kv_length - 1) // problem.key_block
-    end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
+    end = jnp.maximum((kv_length + problem.key_block - 1) // problem.key_block, first)
     blocks = jnp.maximum((end - first + splits - 1) // splits, least[0])
     used = jnp.maximum((end - first + blocks - 1) // blocks, 1)
     to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head
@@ -173,9 +169,14 @@ def _kernel(
     def _() -> None:
         begin = first + split * blocks
         last = jnp.minimum(begin + blocks, end)
+        cached = kv_length - 1 if caches else kv_length
         tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, begin, last)
-        q, start = _start(problem, tile, inputs, queries, split == 0, caches, m)
-        running = attend(problem, tile, inputs, q, start)
+        if caches:
+            tile = tile._replace(own=_own_token(problem, tile, queries, caches))
+        q = queries.queries(problem, token, head, m) if caches else load_queries(problem, tile, queries, m)
+        running = attend(problem, tile, inputs, q, _start(problem, tile, inputs, split == 0, m))
+        if tile.own is not None:  # not before: no load is moved to before a store
+            pl.when(split == used - 1)(partial(_write, problem, tile.own, caches))
 
         @pl.when(used == 1)
         def _() -> None:
@@ -201,49 +202,24 @@ def _kernel(
             store(problem, out_ref, to, jnp.zeros((m, problem.padded_dim)))
 
 
-def _start(
-    problem: Problem, tile: Tile, inputs: Inputs, queries: Any, is_first: Array, caches: list[Any], m: int
-) -> tuple[Array, Running]:
-    """The row's queries [M, D] and the initial softmax. The first split's has the sink, and in a decode step the row's
-    own token.
-    """
+def _start(problem: Problem, tile: Tile, inputs: Inputs, is_first: Array, m: int) -> Running:
+    """The initial softmax. The first split's has the sink."""
     maximum, total, output = jnp.full(m, LOWEST), jnp.zeros(m), jnp.zeros((m, problem.padded_dim))
-    if caches:
-        q, own = _own_token(problem, tile, inputs, queries, is_first, caches, m)
-        maximum, total, output = (
-            jnp.where(is_first, new, old) for new, old in zip(own, (maximum, total, output), strict=True)
-        )
-    else:
-        q = load_queries(problem, tile, queries, m)
-    if inputs.sinks is not None:
-        sink = plt.load(inputs.sinks.at[problem.head_rows(tile.head, m)]) * LOG2E
-        highest = jnp.where(is_first, jnp.maximum(maximum, sink), maximum)
-        decay = jnp.exp2(maximum - highest)
-        total = total * decay + jnp.where(is_first, jnp.exp2(sink - highest), 0)
-        maximum, output = highest, output * decay[:, None]
-    return q, (maximum, total, output)
+    if inputs.sinks is None:
+        return maximum, total, output
+    sink = plt.load(inputs.sinks.at[problem.head_rows(tile.head, m)]) * LOG2E
+    return jnp.where(is_first, jnp.maximum(maximum, sink), maximum), jnp.where(is_first, 1.0, total), output
 
 
-def _own_token(
-    problem: Problem, tile: Tile, inputs: Inputs, projected: Projected, is_first: Array, caches: list[Any], m: int
-) -> tuple[Array, Running]:
-    """The row's queries, and a softmax over its own token alone, as stored in the cache; the first split writes it."""
-    q = projected.queries(problem, tile.token, tile.head, m)
-    own = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
-    key, value = (stored(x, cache.dtype) for x, cache in zip(own, caches, strict=True))
+def _own_token(problem: Problem, tile: Tile, projected: Projected, caches: list[Any]) -> Own:
+    both = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
+    key, value = (stored(each, cache.dtype) for each, cache in zip(both, caches, strict=True))
+    return Own(key, value, projected.entry(problem, tile.token, tile.head))
 
-    @pl.when(is_first)
-    def _() -> None:
-        projected.write(problem, tile.token, tile.head, key, caches[0])
-        projected.write(problem, tile.token, tile.head, value, caches[1])
 
-    key, value = (x.astype(q.dtype).astype(jnp.float32) for x in (key, value))
-    score = scaled_scores(problem, (q.astype(jnp.float32) * key[None, :]).sum(1))
-    if problem.spec.alibi_scale:  # exact ALiBi adds nothing at distance 0
-        score = score + alibi(slopes(problem, tile, inputs, m), tile.position, tile.position, problem.spec, LOG2E)
-    if inputs.relative is not None:
-        score = score + relative(problem, tile.head, inputs, jnp.zeros((m, 1), jnp.int32)).sum(1)
-    return q, (score, jnp.ones(m), jnp.broadcast_to(value[None, :], (m, problem.padded_dim)))
+def _write(problem: Problem, own: Own, caches: list[Any]) -> None:
+    for each, cache in zip((own.key, own.value), caches, strict=True):
+        write(problem, own.entry, each, cache)
 
 
 def _barrier(problem: Problem) -> None:

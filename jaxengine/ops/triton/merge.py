@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.triton.tile import LOWEST, Problem, Running
+
+# Heads that are merged at once, and numbers of their partial results: a program waits for memory as often as it loops.
+MOST_HEADS, MERGED = 4, 16384
 
 
 class Partials(NamedTuple):
@@ -43,17 +47,23 @@ def merge(
     problem: Problem, splits: int, used: Array, partials: Partials, place: Array, out_ref: Any, to: Array
 ) -> None:
     """For each query head, the splits' outputs weighted by exp2 of their maximum less the highest one."""
+    heads = max(1, min(MERGED // (splits * problem.padded_dim), MOST_HEADS, pl.next_power_of_2(problem.group)))
     split, column = jnp.arange(splits), problem.columns()
-    mask = (split < used)[:, None] & problem.in_dim()
+    there = (split < used)[None, :]  # [1, P]
 
-    def one_head(g: Array, _: None) -> None:
-        at = (place * splits + split) * problem.group + g  # [P]
-        maximum = plt.load(partials.maximum.at[at], mask=split < used, other=LOWEST)
-        total = plt.load(partials.total.at[at], mask=split < used, other=0.0)
-        output = plt.load(partials.output.at[at[:, None], column[None, :]], mask=mask, other=0.0)  # [P, D]
-        weights = jnp.exp2(maximum - maximum.max(0))
-        total = (weights * total).sum(0)
-        merged = (weights[:, None] * output).sum(0) / jnp.where(total == 0, 1, total)
-        plt.store(out_ref.at[to + g, column], merged.astype(out_ref.dtype), mask=column < problem.dim)
+    def some_heads(i: Array, _: None) -> None:
+        head = i * heads + jnp.arange(heads)
+        mine = (head < problem.group)[:, None]
+        at = (place * splits + split[None, :]) * problem.group + head[:, None]  # [H, P]
+        some, in_dim = mine & there, problem.in_dim()
+        maximum = plt.load(partials.maximum.at[at], mask=some, other=LOWEST)
+        total = plt.load(partials.total.at[at], mask=some, other=0.0)
+        index = at[:, :, None], column[None, None, :]
+        output = plt.load(partials.output.at[index], mask=some[:, :, None] & in_dim[None], other=0.0)  # [H, P, D]
+        weights = jnp.exp2(maximum - maximum.max(1)[:, None])
+        total = (weights * total).sum(1)
+        merged = (weights[:, :, None] * output).sum(1) / jnp.where(total == 0, 1, total)[:, None]
+        to_rows = out_ref.at[to + head[:, None], column[None, :]]
+        plt.store(to_rows, merged.astype(out_ref.dtype), mask=mine & in_dim)
 
-    jax.lax.fori_loop(0, problem.group, one_head, None)
+    jax.lax.fori_loop(0, -(-problem.group // heads), some_heads, None)

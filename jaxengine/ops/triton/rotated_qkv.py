@@ -46,10 +46,9 @@ class Projected(NamedTuple):
         at = self._first(problem, token, head) + problem.group + 1
         return plt.load(self.qkv.at[at, problem.columns()], mask=problem.columns() < problem.dim, other=0.0)
 
-    def write(self, problem: Problem, token: Array, head: Array, x: Array, cache_ref: Any) -> None:
-        """Write `x` [D] to the cache entry of `token`."""
-        at = (self.page[token] * problem.page_size + self.offset[token]) * problem.kv_heads + head
-        plt.store(cache_ref.at[at, problem.columns()], x, mask=problem.columns() < problem.dim)
+    def entry(self, problem: Problem, token: Array, head: Array) -> Array:
+        """i32 scalar: the row of the flat caches where the key and value of `token` are written."""
+        return (self.page[token] * problem.page_size + self.offset[token]) * problem.kv_heads + head
 
     def _first(self, problem: Problem, token: Array, head: Array) -> Array:
         return (token * problem.kv_heads + head) * (problem.group + 2)
@@ -69,6 +68,11 @@ class Projected(NamedTuple):
         sin = plt.load(sin_ref.at[token, pair], mask=turned, other=0.0)
         wide, across = x.astype(jnp.float32), y.astype(jnp.float32)
         return (wide * cos + across * jnp.where(low, -sin, sin)).astype(x.dtype)
+
+
+def write(problem: Problem, entry: Array, x: Array, cache_ref: Any) -> None:
+    """Write `x` [D] to a row of a flat cache."""
+    plt.store(cache_ref.at[entry, problem.columns()], x, mask=problem.columns() < problem.dim)
 
 
 def project(qkv: Array, rope_tables: RopeTables | None, batch: StepBatch) -> Projected:
@@ -116,5 +120,6 @@ def _kernel(
         mask = (jnp.arange(rows) < problem.group)[:, None] & problem.in_dim()
         plt.store(q_ref.at[at, problem.columns()[None, :]], projected.queries(problem, token, head, rows), mask=mask)
         key, value = projected.key(problem, token, head), projected.value(problem, token, head)
-        projected.write(problem, token, head, stored(key, keys_ref.dtype), keys_ref)
-        projected.write(problem, token, head, stored(value, values_ref.dtype), values_ref)
+        entry = projected.entry(problem, token, head)
+        write(problem, entry, stored(key, keys_ref.dtype), keys_ref)
+        write(problem, entry, stored(value, values_ref.dtype), values_ref)
