@@ -63,6 +63,14 @@ METHODS: Mapping[str, Callable[[Config], Method]] = {
 }
 
 
+def _plain(name: str) -> str:
+    """A method's name as none is written: tools differ in capitals, and in hyphens or underscores."""
+    return name.lower().replace("-", "_")
+
+
+SPELLINGS = {_plain(name): read for name, read in METHODS.items()}
+
+
 def method_of(config: Config) -> Method | None:
     """The method by which a checkpoint's weights are quantised; None where they are not.
 
@@ -73,10 +81,10 @@ def method_of(config: Config) -> Method | None:
     if quantization is None or _only_of_cache(quantization):
         return None
     default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
-    name = quantization.text(METHOD, default)
-    if name not in METHODS:
+    read = SPELLINGS.get(_plain(quantization.text(METHOD, default)))
+    if read is None:
         raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}")
-    return METHODS[name](quantization)
+    return read(quantization)
 
 
 def method_name(config: Config) -> str | None:
@@ -88,7 +96,7 @@ def method_name(config: Config) -> str | None:
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
     of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
-    if quantization.get(METHOD) not in ("compressed-tensors", "modelopt") or of_weights:
+    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt") or of_weights:
         return False
     if (scheme := quantization.section("kv_cache_scheme")) is None:
         return quantization.get("kv_cache_quant_algo") == "FP8"
