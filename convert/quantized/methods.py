@@ -1,5 +1,6 @@
 """From `quantization_config` to the method that it names."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -18,6 +19,8 @@ from convert.quantized.mxfp4 import mxfp4
 from convert.quantized.torchao import torchao
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
+KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
+ROTATIONS = ("rotation_config", "spinquant_config")
 
 
 def modelopt(config: Config) -> Method:
@@ -32,11 +35,16 @@ def modelopt(config: Config) -> Method:
 
 
 def auto_round(config: Config) -> Method:
-    """AutoRound: its files have the layout of another method, of GPTQ's first version where they do not say which."""
+    """AutoRound: its files have the layout of another method, of GPTQ's first version where they do not say which.
+
+    Before 0.5 they named it by the kernel that reads it, as "auto_round:gptq:exllamav2".
+    """
     key = config.spelled("packing_format", "backend")
     if config.text("data_type", "int") != "int":
         raise config.error("data_type", "must be int")
-    match config.text(key, "auto_round:auto_gptq").removeprefix("auto_round:"):
+    if rotated := next((each for each in ROTATIONS if config.get(each)), None):
+        raise config.error(rotated, "is not supported: activations are not rotated here")
+    match KERNEL.sub("", config.text(key, "auto_round:auto_gptq")).removeprefix("auto_round:"):
         case "auto_gptq" | "gptq":
             return gptq(config)
         case "auto_round" | "gptqmodel":

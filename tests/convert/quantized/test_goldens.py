@@ -14,7 +14,7 @@ import pytest
 from convert.quantized.methods import METHODS, method_of
 from convert.quantized.tensors import QuantizedTensors
 from jaxengine.architecture.weight_format import Component
-from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, spacing
+from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, opened, rounded, spacing
 from tests.tiny_quantized import packed
 
 STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "hqq-3bit_16_bfloat16": 1, "bitsandbytes-int8": 1}
@@ -35,6 +35,23 @@ def test_the_matrix_is_the_library_s(name: str) -> None:
     ours, theirs = rounded(whole_of(name), golden.dense), golden.dense.astype(np.float32)
     assert ours.shape == theirs.shape
     assert (np.abs(ours - theirs) <= STEPS.get(name, 0) * spacing(theirs, golden.dense)).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        ("less_one", "auto_round:gptq:exllamav2"),
+        ("less_one", "gptq:tritonv2"),
+        ("less_one", "auto_round:auto_gptq:cuda"),
+        ("plain", "auto_round:exllamav2"),
+        ("plain", "auto_round:tritonv2"),
+    ],
+)
+def test_auto_round_before_0_5_named_the_layout_by_a_kernel(case: str, backend: str) -> None:
+    golden = GOLDENS[f"auto_round-4bit_{case}"]
+    settings = {"quant_method": "intel/auto-round", "packing_format": None, "backend": backend}
+    ours = opened(golden, golden.tensors(), **settings).read(WEIGHT, golden.dense.shape, ())
+    np.testing.assert_array_equal(rounded(ours, golden.dense), golden.dense.astype(np.float32))
 
 
 @every_golden

@@ -104,6 +104,9 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
             "packing_format must be that of GPTQ",
         ),
         ("auto_round-4bit_plain", {"packing_format": 4}, "packing_format must be a string"),
+        ("auto_round-4bit_plain", {"packing_format": "auto_round:gptq:marlin"}, "packing_format must be that of GPTQ"),
+        ("auto_round-4bit_plain", {"rotation_config": {"block_size": 32}}, "rotation_config is not supported: activ"),
+        ("auto_round-4bit_plain", {"spinquant_config": {"r1": True}}, "spinquant_config is not supported: activations"),
         ("auto_round-4bit_plain", {"data_type": "mx_fp"}, "data_type must be int, got 'mx_fp'"),
     ],
 )
