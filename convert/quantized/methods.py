@@ -8,7 +8,7 @@ from convert.config.config import Config
 from convert.config.quantization import KEY, METHOD
 from convert.quantized.awq import awq
 from convert.quantized.bitsandbytes import bitsandbytes
-from convert.quantized.compressed_tensors import compressed_tensors
+from convert.quantized.compressed_tensors import compressed_tensors, groups_of_weights
 from convert.quantized.eetq import eetq
 from convert.quantized.fp4 import open_nvfp4
 from convert.quantized.fp8 import fp8
@@ -19,19 +19,20 @@ from convert.quantized.mxfp4 import mxfp4
 from convert.quantized.torchao import torchao
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
 KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
 ROTATIONS = ("rotation_config", "spinquant_config")
 
 
 def modelopt(config: Config) -> Method:
-    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4."""
-    match config.text("quant_algo"):
-        case "FP8":
+    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4, whether activations are rounded or not."""
+    match config.text("quant_algo").upper():
+        case "FP8" | "FP8_PER_CHANNEL_PER_TOKEN":
             return fp8(config)
-        case "NVFP4":
+        case "NVFP4" | "W4A16_NVFP4":
             opened = partial(open_nvfp4, codes=NVFP4[0], scales=NVFP4[1], whole=NVFP4[2], divides=False)
             return Method("modelopt", NVFP4[2:], (*NVFP4, ".input_scale"), opened)
-    raise config.error("quant_algo", "must be FP8 or NVFP4")
+    raise config.error("quant_algo", f"must be one of {', '.join(ALGORITHMS)}")
 
 
 def auto_round(config: Config) -> Method:
@@ -103,8 +104,9 @@ def method_name(config: Config) -> str | None:
 
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
-    of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
-    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt") or of_weights:
+    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt"):
+        return False
+    if quantization.get("quant_algo") or groups_of_weights(quantization):
         return False
     if (scheme := quantization.section("kv_cache_scheme")) is None:
         return quantization.get("kv_cache_quant_algo") == "FP8"
