@@ -7,12 +7,14 @@
     weight_scale_inv  one, [out] or blocks, divided by: `weight_scale_semantics` is "inverse"  GPTQModel
     input_scale, activation_scale   one float, where activations were quantised with a fixed scale
 
-Activations keep their type here, so scales of inputs are not used.
+Scales of blocks may be powers of two, in a byte each (e8m0: `scale_fmt` is "ue8m0"). Activations keep their type here,
+so scales of inputs are not used.
 """
 
 from collections.abc import Sequence
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 
 from convert.config.config import Config
@@ -22,6 +24,7 @@ from convert.quantized.method import FLOATS, Method, Module
 
 VALUES = "float8_e4m3fn"
 CHANNEL, BLOCK = ".weight_scale", ".weight_scale_inv"
+POWERS = "float8_e8m0fnu"
 MEANING, INVERSE = "weight_scale_semantics", "inverse"
 PARTS = (".weight", CHANNEL, BLOCK, ".input_scale", ".input_scale_ub", ".activation_scale")
 
@@ -59,7 +62,7 @@ def _open_channels(module: Module, *, divides: bool) -> QuantizedMatrix:
 def open_blocks(module: Module, *, suffix: str, blocks: Sequence[int], divides: bool = False) -> QuantizedMatrix:
     """A matrix with a scale for each block of `blocks` outputs and inputs; `divides`: by what tensor `suffix` has."""
     (outputs, inputs), (tall, wide) = _shape(module), blocks
-    module.expect(suffix, (-(-outputs // tall), -(-inputs // wide)), *FLOATS)
+    module.expect(suffix, (-(-outputs // tall), -(-inputs // wide)), *FLOATS, POWERS)
     scales = np.repeat(_scales(module, suffix, divides), tall, axis=0)[:outputs]
     return grouped("fp8 in blocks", inputs, VALUES, partial(module.read, ".weight"), scales, size=wide)
 
@@ -67,6 +70,8 @@ def open_blocks(module: Module, *, suffix: str, blocks: Sequence[int], divides: 
 def _scales(module: Module, suffix: str, divides: bool) -> np.ndarray:
     """What a weight is multiplied by. Raises CheckpointError where that is not finite."""
     stored = module.scales(suffix)
+    if stored.dtype == POWERS:
+        stored = stored.astype(ml_dtypes.bfloat16)  # which loses nothing
     if not divides:
         return stored
     with np.errstate(over="ignore", divide="ignore"):

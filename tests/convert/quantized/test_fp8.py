@@ -1,4 +1,6 @@
-"""Scales that weights are divided by, as GPTQModel stores them: the same tensors elsewhere are multiplied."""
+"""Scales that weights are divided by, as GPTQModel stores them: the same tensors elsewhere are multiplied. And scales
+that are powers of two, as transformers stores them with `scale_fmt` "ue8m0".
+"""
 
 from typing import Any
 
@@ -49,3 +51,21 @@ def test_an_inverse_of_no_finite_scale_is_refused(value: float) -> None:
     codes, stored = MATRIX.astype(ml_dtypes.float8_e4m3fn), np.full(32, value, np.float32)
     with pytest.raises(CheckpointError, match="weight_scale_inv' has a scale of 0, or next to it, which weights are"):
         opened("row", stored, codes)
+
+
+def in_powers(scales: np.ndarray) -> Tensors:
+    config = {"quant_method": "fp8", "weight_block_size": list(PARTS["block"]), "scale_fmt": "ue8m0"}
+    arrays = {WEIGHT: MATRIX.astype(ml_dtypes.float8_e4m3fn), f"{MODULE}.weight_scale_inv": scales}
+    return with_weights(Config({"quantization_config": config}, "config.json"), Arrays(arrays))
+
+
+def test_scales_of_blocks_may_be_powers_of_two_in_a_byte_each() -> None:
+    powers = np.ldexp(np.float32(1), [[-127, -9, 0], [1, 3, 118]]).astype(np.float32)
+    found = whole(in_powers(powers.astype(ml_dtypes.float8_e8m0fnu)), WEIGHT)
+    codes = MATRIX.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(found, codes * np.kron(powers, np.ones(PARTS["block"], np.float32)))
+
+
+def test_a_power_that_is_no_number_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="weight_scale_inv' has a scale that is not finite"):
+        in_powers(np.full((2, 3), 255, np.uint8).view(ml_dtypes.float8_e8m0fnu))
