@@ -40,6 +40,7 @@ OF_INPUTS = (".input_scale", ".input_zero_point", ".input_global_scale")
 PARTS = (".weight", PACKED, SCALE, ZERO, ORDER, SHAPE, GLOBAL, *OF_INPUTS)
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
 STRATEGIES = (None, "tensor", "channel", "group", "block", "tensor_group")
+EMBEDDINGS = regex.compile(r"(?:^|\.)(?:embed_(?:tokens|in|positions)|(?:word_)?embeddings|wte|wpe|shared)$")
 MATCH_SECONDS = 1.0  # a pattern of a checkpoint may take for ever
 MAX_SIDE = 2**31
 FORMATS = (*PLAIN, "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
@@ -128,7 +129,8 @@ def _open(module: Module, *, schemes: Mapping[str, Config], where: Config) -> Qu
 def _scheme_of(name: str, schemes: Mapping[str, Config], where: Config) -> Config:
     """The scheme of module `name`: its own name counts before a pattern, a pattern before a class of modules."""
     chosen = name if name in schemes else next((each for each in sorted(schemes) if _matches(each, name, where)), "")
-    scheme = schemes.get(chosen or "Linear")
+    classes = ("Embedding", "Linear") if EMBEDDINGS.search(name) else ("Linear",)
+    scheme = next((schemes[each] for each in (chosen, *classes) if each in schemes), None)
     if scheme is None:
         raise where.error("config_groups", f"have no target for {name!r}, which is quantised")
     return scheme

@@ -75,6 +75,20 @@ def test_other_versions_of_a_tool_describe_the_same_tensors_otherwise(name: str,
     np.testing.assert_array_equal(ours, whole_of(name))
 
 
+@pytest.mark.parametrize("name", ["model.embed_tokens", "gpt_neox.embed_in", "transformer.wte", "shared"])
+def test_compressed_tensors_quantises_embeddings_by_a_group_of_their_own(name: str) -> None:
+    of_class = {"Linear": "compressed_tensors-int8_channel", "Embedding": "compressed_tensors-w4_group"}
+    groups = {
+        each: {**GOLDENS[case].config["config_groups"]["group_0"], "targets": [each]} for each, case in of_class.items()
+    }
+    linear, embedding = (GOLDENS[case] for case in of_class.values())
+    tensors = linear.tensors()
+    tensors.arrays |= {f"{name}{suffix}": array for suffix, array in embedding.parts.items()}
+    found = opened(linear, tensors, config_groups=groups)
+    for weight, case in ((WEIGHT, of_class["Linear"]), (f"{name}.weight", of_class["Embedding"])):
+        np.testing.assert_array_equal(found.read(weight, found.shape(weight), ()), whole_of(case))
+
+
 @every_golden
 def test_a_slice_is_that_part_of_the_matrix(name: str) -> None:
     """Rows and columns that begin and end within words, bytes, groups and blocks."""
