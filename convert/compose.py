@@ -16,7 +16,7 @@ from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
-from convert.mapping.recipes import Layout, checkpoint_names, recipes
+from convert.mapping.recipes import checkpoint_names, recipes
 from convert.mapping.united_tensors import UnitedTensors
 from convert.quantized.tensors import with_weights
 from jaxengine.architecture.model import ModelSpec
@@ -67,24 +67,29 @@ def compose_as(
         raise
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
-    made = recipes(spec, family.tensors, _layout(spec, family, renamed))
+    family = _as_stored(family, spec, renamed)
+    made = recipes(spec, family.tensors, family.layout)
     if eyes is None or eyes.tensors is None:
         return ComposedSource(spec, renamed, made, ignore)
     seen = UnitedTensors(renamed, eyes.tensors)
     return ComposedSource(spec, seen, made | eyes.recipes(spec), (*ignore, *eyes.ignore(spec)))
 
 
-def _layout(spec: ModelSpec, family: Family, tensors: Tensors) -> Layout:
-    """How the checkpoint lies. Qwen3-VL's experts are turned on the hub, and not where transformers 5 has saved them,
-    which reads either, by the shape.
+def _as_stored(family: Family, spec: ModelSpec, tensors: Tensors) -> Family:
+    """`family` as the checkpoint has its experts: apart, or joint. Qwen3-VL's are turned on the hub, and not where
+    transformers 5 has saved them, which reads either, by the shape.
     """
-    layout = family.layout
-    if layout.joint_experts != "turned" or spec.experts is None:
-        return layout
+    layout, layers = family.layout, range(spec.num_layers)
+    if not layout.joint_experts or spec.experts is None:
+        return family
+    if any(name.format(i=i, e=0) in tensors for names in family.apart.values() for name in names for i in layers):
+        return replace(family, tensors={**family.tensors, **family.apart}, layout=replace(layout, joint_experts=""))
     straight = spec.experts.count, spec.hidden_size, spec.experts.ffn_size
-    names = (checkpoint_names(family.tensors, f"layers.{i}.experts_down")[0] for i in range(spec.num_layers))
+    names = (checkpoint_names(family.tensors, f"layers.{i}.experts_down")[0] for i in layers)
     saved = any(name in tensors and tensors.shape(name) == straight for name in names)
-    return replace(layout, joint_experts="straight") if saved else layout
+    if layout.joint_experts == "turned" and saved:
+        return replace(family, layout=replace(layout, joint_experts="straight"))
+    return family
 
 
 def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensors) -> bool:

@@ -41,7 +41,8 @@ class Family:
 
     The bias of a weight has the weight's name with `.bias` for `.weight`. Each of `renames`, a pattern and its
     replacement, first changes its first match in a name. Tensors whose names then match `ignore` are no weights but
-    buffers, which older libraries saved. Those that match `copies` repeat the embedding.
+    buffers, which older libraries saved. Those that match `copies` repeat the embedding. `apart` names the experts of
+    a joint layout where a checkpoint has a module for each, as tools that quantise modules write it.
     """
 
     spec: Callable[[Config], ModelSpec]
@@ -50,6 +51,7 @@ class Family:
     renames: tuple[tuple[str, str], ...] = ()
     ignore: tuple[str, ...] = ()
     copies: str = "$^"
+    apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def with_family_names(family: Family, tensors: Tensors) -> Tensors:

@@ -83,6 +83,7 @@ QWEN3_VL_MOE = replace(
         **{f"layers.{{i}}.experts_{name}": (f"{LAYER}mlp.experts.{name}_proj",) for name in ("gate_up", "down")},
     },
     layout=Layout(joint_experts="turned"),
+    apart={name: EXPERTS[name] for name in ("layers.{i}.experts_gate_up", "layers.{i}.experts_down")},
 )
 QWEN2 = Family(_qwen2, TENSORS, ignore=BUFFERS)
 QWEN3 = Family(_qwen3, {**TENSORS, "layers.{i}.qk_norm": QK_NORM}, ignore=BUFFERS)

@@ -35,10 +35,12 @@ PACKED, SCALE, ZERO, ORDER, SHAPE = (
     ".weight_shape",
 )
 GLOBAL = ".weight_global_scale"
+OF_ACTIVATIONS = ("input_activations", "output_activations")
 OF_INPUTS = (".input_scale", ".input_zero_point", ".input_global_scale")
 PARTS = (".weight", PACKED, SCALE, ZERO, ORDER, SHAPE, GLOBAL, *OF_INPUTS)
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
 STRATEGIES = (None, "tensor", "channel", "group", "block", "tensor_group")
+EMBEDDINGS = regex.compile(r"(?:^|\.)(?:embed_(?:tokens|in|positions)|(?:word_)?embeddings|wte|wpe|shared)$")
 MATCH_SECONDS = 1.0  # a pattern of a checkpoint may take for ever
 MAX_SIDE = 2**31
 FORMATS = (*PLAIN, "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
@@ -55,19 +57,34 @@ def compressed_tensors(config: Config) -> Method:
     sparsity = config.section("sparsity_config")
     if sparsity is not None and sparsity.get("format") not in (None, "dense"):
         raise sparsity.error("format", "must be dense")
-    groups = config.section("config_groups")
-    if groups is None or not groups.values:
-        raise config.error("config_groups", "must describe at least one group")
+    groups = groups_of_weights(config)
+    if not groups:
+        raise config.error("config_groups", "must describe at least one group of weights")
     schemes: dict[str, Config] = {}
-    for name in groups.values:
-        if (group := groups.section(name)) is None:
-            raise groups.error(name, "must be an object")
+    for group in groups:
         scheme = _scheme(group, config)
         targets = group.get("targets")
         if not isinstance(targets, list) or not targets or not all(isinstance(each, str) for each in targets):
             raise group.error("targets", "must be a list of names")
         schemes |= dict.fromkeys(targets, scheme)
     return Method("compressed-tensors", (SCALE,), PARTS, partial(_open, schemes=schemes, where=config))
+
+
+def groups_of_weights(config: Config) -> list[Config]:
+    """The groups of `config` but for those of activations alone, as attention's, whose inputs are rounded.
+
+    Raises:
+        CheckpointError: the groups, or one of them, are no object.
+    """
+    if (groups := config.section("config_groups")) is None:
+        return []
+    found = []
+    for name in groups.values:
+        if (group := groups.section(name)) is None:
+            raise groups.error(name, "must be an object")
+        if group.get("weights") is not None or not any(map(group.get, OF_ACTIVATIONS)):
+            found.append(group)
+    return found
 
 
 def _scheme(group: Config, whole: Config) -> Config:
@@ -112,7 +129,8 @@ def _open(module: Module, *, schemes: Mapping[str, Config], where: Config) -> Qu
 def _scheme_of(name: str, schemes: Mapping[str, Config], where: Config) -> Config:
     """The scheme of module `name`: its own name counts before a pattern, a pattern before a class of modules."""
     chosen = name if name in schemes else next((each for each in sorted(schemes) if _matches(each, name, where)), "")
-    scheme = schemes.get(chosen or "Linear")
+    classes = ("Embedding", "Linear") if EMBEDDINGS.search(name) else ("Linear",)
+    scheme = next((schemes[each] for each in (chosen, *classes) if each in schemes), None)
     if scheme is None:
         raise where.error("config_groups", f"have no target for {name!r}, which is quantised")
     return scheme
@@ -131,6 +149,8 @@ def _matches(target: str, name: str, where: Config) -> bool:
 
 def _blocks(scheme: Config) -> list[int]:
     blocks: Any = scheme.get("block_structure")
+    if isinstance(blocks, str):  # as versions before 0.11 wrote them: "128x128"
+        blocks = [int(each) if each.isdecimal() else 0 for each in blocks.split("x")]
     if not isinstance(blocks, list) or len(blocks) != 2 or any(type(each) is not int or each < 1 for each in blocks):
         raise scheme.error("block_structure", "must be two positive integers")
     return blocks

@@ -29,13 +29,15 @@ def gptq(config: Config) -> Method:
     """The method that `config` describes.
 
     Raises:
-        CheckpointError: bits that nobody packs so, or the layout of a kernel instead of the general one.
+        CheckpointError: bits that nobody packs so, rotated weights, or a kernel's layout instead of the general one.
     """
     key = config.spelled("checkpoint_format", "format")
     if (layout := config.text(key, VERSIONS[0])) not in VERSIONS:
         raise config.error(key, f"must be {' or '.join(VERSIONS)}")
     if config.flag("is_marlin_format", False):
         raise config.error("is_marlin_format", "must be false: the layout of that kernel is not supported")
+    if config.get("rotation") is not None:  # GPTQModel's, whose down projections read rotated activations
+        raise config.error("rotation", "must be null: activations are not rotated here")
     if (bits := config.integer("bits")) not in BITS:
         raise config.error("bits", f"must be one of {', '.join(map(str, BITS))}")
     alike = not any(config.get(each) for each in OF_MODULES)

@@ -1,5 +1,6 @@
 """From `quantization_config` to the method that it names."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -7,7 +8,7 @@ from convert.config.config import Config
 from convert.config.quantization import KEY, METHOD
 from convert.quantized.awq import awq
 from convert.quantized.bitsandbytes import bitsandbytes
-from convert.quantized.compressed_tensors import compressed_tensors
+from convert.quantized.compressed_tensors import compressed_tensors, groups_of_weights
 from convert.quantized.eetq import eetq
 from convert.quantized.fp4 import open_nvfp4
 from convert.quantized.fp8 import fp8
@@ -18,25 +19,33 @@ from convert.quantized.mxfp4 import mxfp4
 from convert.quantized.torchao import torchao
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
+KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
+ROTATIONS = ("rotation_config", "spinquant_config")
 
 
 def modelopt(config: Config) -> Method:
-    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4."""
-    match config.text("quant_algo"):
-        case "FP8":
+    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4, whether activations are rounded or not."""
+    match config.text("quant_algo").upper():
+        case "FP8" | "FP8_PER_CHANNEL_PER_TOKEN":
             return fp8(config)
-        case "NVFP4":
+        case "NVFP4" | "W4A16_NVFP4":
             opened = partial(open_nvfp4, codes=NVFP4[0], scales=NVFP4[1], whole=NVFP4[2], divides=False)
             return Method("modelopt", NVFP4[2:], (*NVFP4, ".input_scale"), opened)
-    raise config.error("quant_algo", "must be FP8 or NVFP4")
+    raise config.error("quant_algo", f"must be one of {', '.join(ALGORITHMS)}")
 
 
 def auto_round(config: Config) -> Method:
-    """AutoRound: its files have the layout of another method, of GPTQ's first version where they do not say which."""
+    """AutoRound: its files have the layout of another method, of GPTQ's first version where they do not say which.
+
+    Before 0.5 they named it by the kernel that reads it, as "auto_round:gptq:exllamav2".
+    """
     key = config.spelled("packing_format", "backend")
     if config.text("data_type", "int") != "int":
         raise config.error("data_type", "must be int")
-    match config.text(key, "auto_round:auto_gptq").removeprefix("auto_round:"):
+    if rotated := next((each for each in ROTATIONS if config.get(each)), None):
+        raise config.error(rotated, "is not supported: activations are not rotated here")
+    match KERNEL.sub("", config.text(key, "auto_round:auto_gptq")).removeprefix("auto_round:"):
         case "auto_gptq" | "gptq":
             return gptq(config)
         case "auto_round" | "gptqmodel":
@@ -63,6 +72,14 @@ METHODS: Mapping[str, Callable[[Config], Method]] = {
 }
 
 
+def _plain(name: str) -> str:
+    """A method's name as none is written: tools differ in capitals, and in hyphens or underscores."""
+    return name.lower().replace("-", "_")
+
+
+SPELLINGS = {_plain(name): read for name, read in METHODS.items()}
+
+
 def method_of(config: Config) -> Method | None:
     """The method by which a checkpoint's weights are quantised; None where they are not.
 
@@ -73,10 +90,10 @@ def method_of(config: Config) -> Method | None:
     if quantization is None or _only_of_cache(quantization):
         return None
     default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
-    name = quantization.text(METHOD, default)
-    if name not in METHODS:
+    read = SPELLINGS.get(_plain(quantization.text(METHOD, default)))
+    if read is None:
         raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}")
-    return METHODS[name](quantization)
+    return read(quantization)
 
 
 def method_name(config: Config) -> str | None:
@@ -87,8 +104,9 @@ def method_name(config: Config) -> str | None:
 
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
-    of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
-    if quantization.get(METHOD) not in ("compressed-tensors", "modelopt") or of_weights:
+    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt"):
+        return False
+    if quantization.get("quant_algo") or groups_of_weights(quantization):
         return False
     if (scheme := quantization.section("kv_cache_scheme")) is None:
         return quantization.get("kv_cache_quant_algo") == "FP8"

@@ -1,16 +1,19 @@
 """Qwen's towers on pictures of many shapes in one call: windows cut at the edges, positions stretched, deepstack."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from convert.source import open_model
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.model.vision.packing import EncodeShape, encode_shapes, needed
 from tests.families.vision_rows import TOLERANCE, Encoded
+from tests.tiny_quantized import FORMATS, save_arrays
 from tests.tiny_vision import turn_experts, write_vision
 from tests.vision_references import Reference, Seen
 
@@ -47,7 +50,39 @@ def test_experts_are_read_as_the_hub_has_them_and_as_transformers_saves_them(tmp
         np.testing.assert_array_equal(saved[name], expected)
 
 
+@pytest.mark.slow
+def test_experts_are_read_where_each_is_a_module_as_quantised_checkpoints_have_them(tmp_path: Path) -> None:
+    """Tools that quantise modules take the experts apart, under the names of Qwen3-MoE."""
+    directory = write_vision(tmp_path, "qwen3_vl_moe")
+    joint = _experts(directory)
+    quantise_experts(directory)
+    apart, source = _experts(directory), open_model(str(directory)).source
+    for name, floats in joint.items():
+        stored = source.stored(name)
+        assert stored is not None and stored.format.name == "int8"
+        np.testing.assert_allclose(apart[name], floats, atol=np.abs(floats).max() / 127)
+        assert (apart[name] != floats).any()
+
+
+def quantise_experts(directory: Path) -> None:
+    file, config = directory / "model.safetensors", json.loads((directory / "config.json").read_text())
+    made: dict[str, np.ndarray] = {}
+    for name, tensor in load_file(file).items():
+        experts, _, kind = name.rpartition(".")
+        if not experts.endswith(".experts"):
+            made[name] = tensor
+            continue
+        parts = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else [kind]
+        for number, turned in enumerate(tensor):  # [in, out]
+            for part, weight in zip(parts, np.split(turned.T, len(parts)), strict=True):
+                written = FORMATS["ct_int8"].write(weight).tensors
+                made |= {f"{experts}.{number}.{part}{suffix}": each for suffix, each in written.items()}
+    save_arrays(made, file)
+    config["quantization_config"] = FORMATS["ct_int8"].config
+    (directory / "config.json").write_text(json.dumps(config))
+
+
 def _experts(directory: Path) -> dict[str, np.ndarray]:
     source = open_model(str(directory)).source
     shapes = {name: each.shape for name, each in parameter_table(source.spec).items() if "experts_" in name}
-    return {name: source.read(name, tuple(slice(size) for size in shape)) for name, shape in shapes.items()}
+    return {name: source.read(name, tuple(map(slice, shape))).copy() for name, shape in shapes.items()}  # not mapped

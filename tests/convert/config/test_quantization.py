@@ -60,6 +60,25 @@ def test_every_place_is_read(config: dict[str, Any], files: dict[str, Any], name
     assert method.name == name
 
 
+@pytest.mark.parametrize(
+    ("spelling", "settings", "name"),
+    [
+        ("GPTQ", GPTQ, "gptq"),
+        ("AWQ", AWQ, "awq"),
+        ("compressed_tensors", PACKED, "compressed-tensors"),
+        ("Auto-Round", GPTQ, "gptq"),
+        ("fbgemm-fp8", {}, "fp8"),
+        ("ModelOpt", {"quant_algo": "NVFP4"}, "modelopt"),
+    ],
+)
+def test_a_method_may_be_written_in_capitals_and_with_either_dash(
+    spelling: str, settings: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    method = method_in(tmp_path, {"quantization_config": {**settings, "quant_method": spelling}})
+    assert method is not None
+    assert method.name == name
+
+
 @pytest.mark.parametrize("files", [{}, {"hf_quant_config": ONLY_CACHE}, {"generation_config": {}}])
 def test_weights_that_are_not_quantised_have_no_method(files: dict[str, Any], tmp_path: Path) -> None:
     assert method_in(tmp_path, {}, **files) is None

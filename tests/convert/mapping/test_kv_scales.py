@@ -13,6 +13,7 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.shards import open_tensors
 from jaxengine.architecture.model import ModelSpec
+from tests.convert.quantized.goldens import ATTENTION
 
 CopyOf = Callable[[str], Path]
 LAYER = "model.layers.{i}.self_attn."
@@ -91,6 +92,10 @@ def test_our_own_checkpoint_keeps_the_scales(copy_of: CopyOf, tmp_path: Path) ->
     ("quantization", "taken"),
     [
         ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": CACHE_ONLY}, True),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"0": ATTENTION}, "kv_cache_scheme": CACHE_ONLY},
+            True,
+        ),
         ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True),
         ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, True),
         ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "NVFP4"}, False),

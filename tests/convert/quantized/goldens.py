@@ -22,6 +22,11 @@ MODULE = "model.layers.0.self_attn.q_proj"
 WEIGHT = f"{MODULE}.weight"
 CODES = (".qweight", ".weight_packed", ".W_q", ".weight", "._weight_qdata")  # which are read last
 STATE = ".weight.quant_state.bitsandbytes__nf4"
+ATTENTION = {  # a group of compressed-tensors that has no weights
+    "targets": ["LlamaAttention"],
+    "weights": None,
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True},
+}
 CASES = [  # one of each layout
     *("auto_gptq-4bit_asym_act", "gptqmodel-3bit_v1", "gptqmodel-4bit_no_g_idx", "gptqmodel-8bit_odd_v1"),
     *("autoawq-g32", "autoawq-gemv_g32", "bitsandbytes-nf4_double", "bitsandbytes-nf4_double_bf16", "bitsandbytes-fp4"),

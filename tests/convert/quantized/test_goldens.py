@@ -7,6 +7,7 @@ of four bits, where we subtract a zero point first: one step of the type at the 
 """
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from convert.quantized.methods import METHODS, method_of
 from convert.quantized.tensors import QuantizedTensors
 from jaxengine.architecture.weight_format import Component
-from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, spacing
+from tests.convert.quantized.goldens import ATTENTION, GOLDENS, MODULE, WEIGHT, opened, rounded, spacing
 from tests.tiny_quantized import packed
 
 STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "hqq-3bit_16_bfloat16": 1, "bitsandbytes-int8": 1}
@@ -35,6 +36,57 @@ def test_the_matrix_is_the_library_s(name: str) -> None:
     ours, theirs = rounded(whole_of(name), golden.dense), golden.dense.astype(np.float32)
     assert ours.shape == theirs.shape
     assert (np.abs(ours - theirs) <= STEPS.get(name, 0) * spacing(theirs, golden.dense)).all()
+
+
+def with_attention(name: str) -> dict[str, Any]:
+    return {"config_groups": {**GOLDENS[name].config["config_groups"], "group_1": ATTENTION}}
+
+
+def in_blocks(name: str, blocks: str) -> dict[str, Any]:
+    group = GOLDENS[name].config["config_groups"]["group_0"]
+    return {"config_groups": {"group_0": {**group, "weights": {**group["weights"], "block_structure": blocks}}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *(
+            pytest.param(f"auto_round-4bit_{case}", {"packing_format": None, "backend": backend}, id=backend)
+            for case, backend in (
+                ("less_one", "auto_round:gptq:exllamav2"),
+                ("less_one", "gptq:tritonv2"),
+                ("less_one", "auto_round:auto_gptq:cuda"),
+                ("plain", "auto_round:exllamav2"),
+                ("plain", "auto_round:tritonv2"),
+            )
+        ),
+        *(
+            pytest.param(name, with_attention(name), id=f"{name} beside attention")
+            for name in ("compressed_tensors-w4_group", "compressed_tensors-fp8_channel")
+        ),
+        pytest.param("compressed_tensors-fp8_block", in_blocks("compressed_tensors-fp8_block", "16x32"), id="16x32"),
+        pytest.param("modelopt-nvfp4", {"quant_algo": "W4A16_NVFP4"}, id="W4A16_NVFP4"),
+        pytest.param("modelopt-fp8", {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, id="FP8_PER_CHANNEL_PER_TOKEN"),
+    ],
+)
+def test_other_versions_of_a_tool_describe_the_same_tensors_otherwise(name: str, settings: dict[str, Any]) -> None:
+    golden = GOLDENS[name]
+    ours = opened(golden, golden.tensors(), **settings).read(WEIGHT, golden.dense.shape, ())
+    np.testing.assert_array_equal(ours, whole_of(name))
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens", "gpt_neox.embed_in", "transformer.wte", "shared"])
+def test_compressed_tensors_quantises_embeddings_by_a_group_of_their_own(name: str) -> None:
+    of_class = {"Linear": "compressed_tensors-int8_channel", "Embedding": "compressed_tensors-w4_group"}
+    groups = {
+        each: {**GOLDENS[case].config["config_groups"]["group_0"], "targets": [each]} for each, case in of_class.items()
+    }
+    linear, embedding = (GOLDENS[case] for case in of_class.values())
+    tensors = linear.tensors()
+    tensors.arrays |= {f"{name}{suffix}": array for suffix, array in embedding.parts.items()}
+    found = opened(linear, tensors, config_groups=groups)
+    for weight, case in ((WEIGHT, of_class["Linear"]), (f"{name}.weight", of_class["Embedding"])):
+        np.testing.assert_array_equal(found.read(weight, found.shape(weight), ()), whole_of(case))
 
 
 @every_golden

@@ -12,10 +12,12 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.quantized.methods import METHODS
 from convert.quantized.tensors import with_weights
-from tests.convert.quantized.goldens import CASES, CODES, GOLDENS, MODULE, STATE, WEIGHT, Arrays, opened
+from tests.convert.quantized.goldens import ATTENTION, CASES, CODES, GOLDENS, MODULE, STATE, WEIGHT, Arrays, opened
 
 SLOW = r"re:(?:.|..|...)*0$"
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+
+BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block"}
 
 
 def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"checkpoint_format": "gptq_p"}, "checkpoint_format must be gptq or gptq_v2"),
         ("auto_gptq-4bit_act", {"checkpoint_format": None, "format": "bitblas"}, "format must be gptq or gptq_v2"),
         ("auto_gptq-4bit_act", {"is_marlin_format": True}, "is_marlin_format must be false"),
+        ("auto_gptq-4bit_act", {"rotation": "hadamard"}, "rotation must be null: .*not rotated here, got 'hadamard'"),
         ("autoawq-g32", {"version": "gemv_fast"}, "version must be gemm or exllama or gemv, got 'gemv_fast'"),
         ("autoawq-g32", {"version": "marlin"}, "version must be gemm or exllama or gemv, got 'marlin'"),
         ("autoawq-g32", {"version": "gemv"}, r"qzeros' has shape \[3, 4\], must have \[96, 4\]"),
@@ -60,10 +63,12 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("transformers-fp8_block", {"weight_block_size": "128"}, "weight_block_size must be two positive integers"),
         ("transformers-fp8_block", {"weight_block_size": None}, r"scale_inv' has shape \[3, 3\], must have one scale"),
         ("transformers-fp8_block", {"fmt": "e5m2"}, "fmt must be e4m3"),
-        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo must be FP8 or NVFP4, got 'W4A8_AWQ'"),
-        ("modelopt-fp8", {"quant_algo": "MIXED_PRECISION"}, "quant_algo must be FP8 or NVFP4"),
+        ("transformers-fp8_block", {"weight_scale_semantics": "forward"}, "weight_scale_semantics must be inverse"),
+        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, .*NVFP4, got 'W4A8_AWQ'"),
+        ("modelopt-fp8", {"quant_algo": "MIXED_PRECISION"}, "quant_algo must be one of FP8"),
         ("modelopt-fp8", {"quant_algo": "NVFP4"}, "says modelopt, but no tensor ends in .weight_scale_2"),
         ("compressed_tensors-w4_group", {"config_groups": {}}, "config_groups must describe at least one group"),
+        ("compressed_tensors-w4_group", {"config_groups": {"0": ATTENTION}}, "must describe at least one group of wei"),
         ("compressed_tensors-w4_group", {"config_groups": []}, "config_groups must be an object"),
         ("compressed_tensors-w4_group", {"config_groups": {"group_0": None}}, "group_0 must be an object"),
         ("compressed_tensors-w4_group", {"config_groups": {"group_0": {}}}, "group_0: weights must be an object"),
@@ -89,7 +94,17 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ),
         ("compressed_tensors-w4_group", {"transform_config": {"a": 1}}, "transform_config is not supported"),
         ("compressed_tensors-w4_group", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format must be dense"),
-        ("compressed_tensors-fp8_block", groups(num_bits=8, type="float", strategy="block"), "block_structure must be"),
+        ("compressed_tensors-fp8_block", groups(**BLOCKS), "block_structure must be"),
+        (
+            "compressed_tensors-fp8_block",
+            groups(**BLOCKS, block_structure="16x"),
+            "block_structure must be two",
+        ),
+        (
+            "compressed_tensors-fp8_block",
+            groups(**BLOCKS, block_structure="16"),
+            "block_structure must be two",
+        ),
         ("auto_gptq-4bit_act", {"quant_method": None}, "quant_method is missing"),
         ("auto_gptq-4bit_act", {"quant_method": 5}, "quant_method must be a string"),
         *(
@@ -102,6 +117,9 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
             "packing_format must be that of GPTQ",
         ),
         ("auto_round-4bit_plain", {"packing_format": 4}, "packing_format must be a string"),
+        ("auto_round-4bit_plain", {"packing_format": "auto_round:gptq:marlin"}, "packing_format must be that of GPTQ"),
+        ("auto_round-4bit_plain", {"rotation_config": {"block_size": 32}}, "rotation_config is not supported: activ"),
+        ("auto_round-4bit_plain", {"spinquant_config": {"r1": True}}, "spinquant_config is not supported: activations"),
         ("auto_round-4bit_plain", {"data_type": "mx_fp"}, "data_type must be int, got 'mx_fp'"),
     ],
 )
