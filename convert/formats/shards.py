@@ -31,6 +31,7 @@ class Format:
 SAFETENSORS = Format(SINGLE_FILE, f"{SINGLE_FILE}.index.json", ".safetensors", SafetensorsFile)
 TORCH = Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", TorchFile)
 FORMATS = (SAFETENSORS, TORCH)
+OF_OTHERS = ("adapter_", "medusa_")  # how files begin that may lie alone and are no model
 
 
 class Shards(Tensors):
@@ -66,7 +67,7 @@ class Shards(Tensors):
 def has_tensors(directory: Path) -> bool:
     """Whether there is what `open_tensors` opens."""
     named = any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
-    return named or find_onnx(directory) is not None
+    return named or _lone(directory) is not None or find_onnx(directory) is not None
 
 
 def safetensors_names(directory: Path) -> list[str]:
@@ -76,7 +77,8 @@ def safetensors_names(directory: Path) -> list[str]:
 
 
 def open_tensors(directory: Path) -> Shards:
-    """The checkpoint in `directory`: the shards its index names, else its single file, else an ONNX file.
+    """The checkpoint in `directory`: the shards its index names, else its single file, else the only safetensors file,
+    whatever its name, else an ONNX file.
 
     Raises:
         CheckpointError: there is none, or a shard is missing, malformed or not what the index says.
@@ -86,10 +88,18 @@ def open_tensors(directory: Path) -> Shards:
             return _open_index(directory / kind.index, kind)
         if (directory / kind.single).is_file():
             return Shards([kind.open(directory / kind.single)])
+    if path := _lone(directory):
+        return Shards([SafetensorsFile(path)])
     if path := find_onnx(directory):
         return Shards([OnnxFile(path)])
     wanted = " or ".join(f"{kind.single} or its index" for kind in FORMATS)
     raise CheckpointError(f"{directory}: no {wanted} or .onnx file")
+
+
+def _lone(directory: Path) -> Path | None:
+    """AutoGPTQ, for one, called its files `gptq_model-4bit-128g.safetensors`."""
+    files = [path for path in directory.glob("*.safetensors") if not path.name.startswith(OF_OTHERS)]
+    return files[0] if len(files) == 1 else None
 
 
 def _open_index(index: Path, kind: Format) -> Shards:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from convert.errors import CheckpointError
 from convert.formats.safetensors import MAX_HEADER, SafetensorsFile, encode_header
-from convert.formats.shards import SAFETENSORS, open_tensors
+from convert.formats.shards import SAFETENSORS, has_tensors, open_tensors
 
 PLAIN = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 
@@ -146,6 +146,18 @@ def test_a_tensor_that_is_not_where_the_index_says_is_named(tmp_path: Path) -> N
 def test_an_index_cannot_point_outside_its_directory(shard: Any, tmp_path: Path) -> None:
     (tmp_path / SAFETENSORS.index).write_text(json.dumps({"weight_map": {"a": shard}}))
     with pytest.raises(CheckpointError, match="weight_map"):
+        open_tensors(tmp_path)
+
+
+def test_the_only_file_may_have_any_name(tmp_path: Path) -> None:
+    """AutoGPTQ's have that of their format. One of two could be either's, and an adapter is no model."""
+    save_file({"a": np.zeros(3, np.float32)}, tmp_path / "gptq_model-4bit-128g.safetensors")
+    save_file({"b": np.zeros(3, np.float32)}, tmp_path / "adapter_model.safetensors")
+    assert has_tensors(tmp_path)
+    assert list(open_tensors(tmp_path)) == ["a"]
+    save_file({"c": np.zeros(3, np.float32)}, tmp_path / "other.safetensors")
+    assert not has_tensors(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors or its index"):
         open_tensors(tmp_path)
 
 
