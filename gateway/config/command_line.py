@@ -15,6 +15,7 @@ from jaxengine.options.command_line import add_groups
 from jaxengine.options.option import UsageError, flag, read
 from jaxengine.options.parser import Parser
 
+BETWEEN = re.compile(r",(?![^{}]*})")  # several values of one variable, which may be objects of JSON
 FOREIGN = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING"}  # others' variables, and our name
 
 
@@ -41,7 +42,7 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
             source = variable_of(row)
         else:
             continue
-        texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
+        texts = value if isinstance(value, list) else BETWEEN.split(value) if repeated else [value]
         parsed = tuple(read(row, source, text) for text in texts)
         yield row.name, parsed if repeated else parsed[0]
 

@@ -151,7 +151,7 @@ def _lora_module(text: str) -> str:
             raise ValueError("must be name=path, or JSON with name and path")
         return str(NamedAdapter.parse(text))
     try:
-        fields = json.loads(text)
+        fields = {name: value for name, value in json.loads(text).items() if value is not None}
     except ValueError:
         raise ValueError("must be name=path, or JSON with name and path") from None
     if unknown := fields.keys() - {"name", "path", "base_model_name"}:

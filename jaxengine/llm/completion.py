@@ -17,7 +17,8 @@ class SamplingParams(EngineParams):
     The defaults sample 16 tokens from the model's plain distribution. `temperature=0` takes the likeliest each time.
 
     n: answers to the prompt, each with a seed of its own.
-    stop: one string or several; the text ends before the first that occurs, wherever tokens end.
+    stop: one string or several; the text ends before the first that occurs, wherever tokens end. It ends before a token
+        of `stop_token_ids` too, which `token_ids` have.
     include_stop_str_in_output: the text ends behind it instead.
     skip_special_tokens: False shows tokens such as `</s>` in the text.
 

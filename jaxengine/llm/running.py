@@ -39,9 +39,9 @@ class Running:
         if event.first:
             made.prompt_tokens, made.cached_tokens = [*event.prompt], event.cached_tokens
         made.beams, made.embedding = [self._beam(beam) for beam in event.beams], event.embedding
-        for token in event.tokens:
+        for number, token in enumerate(event.tokens, 1):
             made.tokens.append(token)
-            if self._at_once:
+            if self._at_once and not (number == len(event.tokens) and self._hides(event.finish)):
                 self._release(self._detokenizer.push(token.id))
             if made.finish_reason:
                 return
@@ -51,17 +51,26 @@ class Running:
     def _beam(self, beam: Beam) -> Completion:
         own = self.completion
         made = Completion(own.prompt_ids, own.params, [*beam.tokens], score=beam.score, decode=own.decode)
-        made.text = self._new_detokenizer().flush(made.token_ids)
+        made.text = self._new_detokenizer().flush(self._shown(made, beam.finish))
         made.finish_reason, made.cached_tokens = beam.finish.name.lower(), own.cached_tokens
         return made
 
     def _end(self, event: Event) -> None:
         made = self.completion
-        self._release(self._detokenizer.flush(() if self._at_once else made.token_ids))
+        self._release(self._detokenizer.flush(() if self._at_once else self._shown(made, event.finish)))
         if not made.finish_reason:
             made.finish_reason, made.error = event.finish.name.lower(), event.error
             self._parts.append(self._stops.flush())
             made.text = "".join(self._parts)
+
+    def _shown(self, made: Completion, finish: FinishReason) -> list[int]:
+        """The ids of `made` that are text, where `finish` ended them."""
+        return made.token_ids[:-1] if self._hides(finish) else made.token_ids
+
+    def _hides(self, finish: FinishReason) -> bool:
+        """Whether the last token is an end that is no part of the text, as on `/v1`."""
+        ends = finish in (FinishReason.EOS, FinishReason.STOP_TOKEN)
+        return ends and not self.completion.params.include_stop_str_in_output
 
     def _release(self, text: str) -> None:
         """Show `text` as far as no stop string may have begun in it. None ends the text before `min_tokens`, as on the

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxengine.request.ranges import check_range
 from jaxengine.rpc.limits import MAX_BEAMS, MAX_LENGTH_PENALTY
 
 EarlyStopping = bool | Literal["never"]
@@ -20,7 +21,7 @@ class BeamSearch:
         better than the worst of them (False), or once no beam can be, however long it grows ("never").
 
     Raises:
-        ValueError: a value is out of range; the message names field, value and limit.
+        ValueError: a value is out of range or of another type; the message names field, value and limit.
     """
 
     width: int
@@ -29,14 +30,10 @@ class BeamSearch:
     early_stopping: EarlyStopping = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= MAX_BEAMS:
-            raise ValueError(f"beam search's width must be in [1, {MAX_BEAMS}], got {self.width}")
-        if not 0 <= self.answers <= self.width:
-            raise ValueError(f"beam search's answers must be in [0, width {self.width}], got {self.answers}")
-        if not abs(self.length_penalty) <= MAX_LENGTH_PENALTY:  # NaN fails too
-            most = f"[-{MAX_LENGTH_PENALTY}, {MAX_LENGTH_PENALTY}]"
-            raise ValueError(f"length_penalty must be in {most}, got {self.length_penalty}")
-        if self.early_stopping not in (True, False, "never"):
+        check_range("beam search's width", self.width, 1, MAX_BEAMS, whole=True)
+        check_range("beam search's answers", self.answers, 0, self.width, whole=True)
+        check_range("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise ValueError(f'early_stopping must be True, False or "never", got {self.early_stopping!r}')
 
     def score(self, total: float, length: int) -> float:

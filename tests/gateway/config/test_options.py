@@ -266,6 +266,7 @@ def test_ngrok_s_other_options_are_named_without_effect_where_it_is_off() -> Non
         (["--lora-modules={"], "must be name=path, or JSON"),
         (['--lora-modules={"name": "a"}'], "must have the fields name and path"),
         (['--lora-modules={"name": "a", "path": 1}'], "must have the fields name and path"),
+        (['--lora-modules={"name": "a", "path": null}'], "must have the fields name and path"),
         (
             ['--lora-modules={"name": "a", "path": "b", "rank": 8}'],
             "no other fields than name, path",
@@ -344,6 +345,9 @@ def test_adapters_go_by_vllm_s_notation_too() -> None:
     adapters = (NamedAdapter("one", "/data/one"), NamedAdapter("two", "org/two"))
     assert parse(["--lora-modules", "one=/data/one", as_json], {}).adapters == adapters
     assert parse(["--lora-modules=one=/data/one", f"--lora-modules={as_json}"], {}).adapters == adapters
+    baseless = as_json.replace('"org/base"', "null")
+    assert parse(["--lora-modules", baseless], {}).adapters == adapters[1:]
+    assert parse([], {"LORA_MODULES": f"one=/data/one,{as_json}"}).adapters == adapters
     assert parse([], {"LORA_MODULES": "one=/data/one,two=org/two"}).adapters == adapters
 
 

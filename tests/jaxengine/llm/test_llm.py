@@ -321,6 +321,20 @@ def test_bad_words_are_avoided_as_transformers_avoids_them(llm: LLM, directory: 
     assert unaware.token_ids == free
 
 
+def test_the_text_ends_before_a_token_that_ends_it_or_behind_it_if_asked(llm: LLM) -> None:
+    """As vLLM's and as that of `/v1`, however it is read: at once, with stop strings, in pieces or as a beam's."""
+    end = tokenizer().encode("z", add_special_tokens=False)[0]
+    bare = SamplingParams(temperature=0, min_tokens=3, max_tokens=8, stop_token_ids=(end,), logit_bias={end: 1000.0})
+    for params in (bare, dataclasses.replace(bare, include_stop_str_in_output=True)):
+        plain, stops = llm.generate([prompt(9)] * 2, [params, dataclasses.replace(params, stop="never there")])
+        ((beam,),) = llm.beam_search(prompt(9), BeamSearch(width=1), params)
+        assert plain.token_ids[3:] == [end] and beam.token_ids == plain.token_ids
+        shown = plain.token_ids if params.include_stop_str_in_output else plain.token_ids[:3]
+        assert plain.text == stops.text == beam.text == tokenizer().decode(shown, skip_special_tokens=True)
+        assert plain.text == "".join(llm.stream(prompt(9), params))
+        assert plain.outputs[0].stop_reason == end
+
+
 def test_special_tokens_show_where_asked(llm: LLM) -> None:
     params = SamplingParams(max_tokens=1, logit_bias={EOS: 1000.0})
     shown = dataclasses.replace(params, skip_special_tokens=False)

@@ -228,14 +228,17 @@ def test_what_was_noted_is_found_again_after_it_was_forgotten() -> None:
     [
         ({"width": 0}, r"width must be in \[1, 64\], got 0"),
         ({"width": 65}, r"width must be in \[1, 64\], got 65"),
-        ({"answers": -1}, r"answers must be in \[0, width 4\], got -1"),
-        ({"answers": 5}, r"answers must be in \[0, width 4\], got 5"),
+        ({"width": 2.5}, r"width must be a whole number, got 2.5"),
+        ({"answers": -1}, r"answers must be in \[0, 4\], got -1"),
+        ({"answers": 5}, r"answers must be in \[0, 4\], got 5"),
         ({"length_penalty": 10.5}, r"length_penalty must be in \[-10, 10\], got 10.5"),
         ({"length_penalty": -11.0}, r"length_penalty must be in \[-10, 10\], got -11"),
         ({"length_penalty": float("nan")}, "length_penalty must be in .* got nan"),
         ({"length_penalty": float("inf")}, "length_penalty must be in .* got inf"),
         ({"early_stopping": "always"}, 'early_stopping must be True, False or "never", got .always.'),
+        ({"length_penalty": "1"}, "length_penalty must be a number, got '1'"),
         ({"early_stopping": None}, "early_stopping must be .* got None"),
+        ({"early_stopping": 1}, "early_stopping must be .* got 1"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused_by_field_value_and_limit(fields: dict[str, Any], message: str) -> None:
