@@ -8,6 +8,15 @@ from jaxengine.request.event import Token
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 
 MAX_ANSWERS = 1024  # to one prompt
+AS_MANY = 2**31 - 1  # max_tokens: as many as the model has room for
+OURS = {  # what else vLLM's callers write for an option that they leave out, and ours for the same
+    "max_tokens": (None, AS_MANY),
+    "top_k": (-1, 0),
+    "logprobs": (None, 0),
+    "prompt_logprobs": (None, False),
+    "logit_bias": (None, {}),
+    "stop_token_ids": (None, ()),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +24,8 @@ class SamplingParams(EngineParams):
     """How one request wants its tokens sampled; the engine's parameters, and those that need text.
 
     The defaults sample 16 tokens from the model's plain distribution. `temperature=0` takes the likeliest each time.
+    `max_tokens=None` samples as many as the model has room for. As with vLLM, `top_k=-1` is none, and so is None of
+    `logprobs`, `prompt_logprobs`, `logit_bias`, `stop_token_ids` and `stop`.
 
     n: answers to the prompt, each with a seed of its own.
     stop: one string or several; the text ends before the first that occurs, wherever tokens end. It ends before a token
@@ -32,6 +43,9 @@ class SamplingParams(EngineParams):
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        for name, (theirs, ours) in OURS.items():
+            if getattr(self, name) == theirs:
+                object.__setattr__(self, name, ours)
         super().__post_init__()
         if not all(isinstance(each, str) and each for each in self.stops):
             raise ValueError(f"stop must be a string or several, none of them empty, got {self.stop!r}")

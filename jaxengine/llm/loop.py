@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.engine.engine import Engine
-from jaxengine.llm.completion import Completion, SamplingParams, Stream
+from jaxengine.llm.completion import AS_MANY, Completion, SamplingParams, Stream
 from jaxengine.llm.running import Running
 from jaxengine.options.pooling import Pooling
 from jaxengine.request.beam_search import BeamSearch
@@ -102,6 +102,9 @@ class Loop:
 
     def _answers(self, prompt: Prompted, params: SamplingParams) -> list[Completion]:
         """As many as `params` ask for, which the first of them names."""
+        if params.max_tokens == AS_MANY:
+            room = self._engine.description.max_total_tokens - len(prompt.ids)
+            params = dataclasses.replace(params, max_tokens=max(1, room))
         seeds = _seeds(params)
         several = [
             Completion(prompt.ids, dataclasses.replace(params, seed=seed), prompt=prompt.text, decode=self._token_text)

@@ -230,6 +230,20 @@ def test_stop_is_a_string_or_several_before_anything_runs(llm: LLM, stop: Any) -
     assert llm.generate("a", SamplingParams(stop=None, max_tokens=2))[0].finish_reason == "length"
 
 
+def test_vllm_s_words_for_nothing_are_taken(llm: LLM) -> None:
+    nothing: dict[str, Any] = dict.fromkeys(("logprobs", "prompt_logprobs", "logit_bias", "stop_token_ids"))
+    params = SamplingParams(temperature=0, max_tokens=4, top_k=-1, **nothing)
+    assert params == SamplingParams(temperature=0, max_tokens=4)
+    assert llm.generate(prompt(9), params)[0].token_ids == llm.generate(prompt(9), GREEDY)[0].token_ids[:4]
+
+
+def test_without_max_tokens_an_answer_takes_the_room_there_is(llm: LLM) -> None:
+    room = llm.engine.description.max_total_tokens - 9
+    without: Any = None
+    [made] = llm.generate(prompt(9), SamplingParams(temperature=0, max_tokens=without, ignore_eos=True))
+    assert (len(made.token_ids), made.finish_reason) == (room, "length")
+
+
 def test_a_stream_that_is_closed_early_has_the_text_that_was_taken(llm: LLM) -> None:
     stream = llm.stream(prompt(9), SamplingParams(temperature=0, max_tokens=50))
     taken = next(stream) + next(stream)
