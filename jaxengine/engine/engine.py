@@ -401,5 +401,5 @@ class Engine:
     def _failed(self) -> list[int]:
         """Ids of the live requests that may have been in the failed step, in order of arrival."""
         group = self.culprit_search.current(self.live)
-        running = [sequence.request.id for sequence in self.scheduler.running if sequence.first]
+        running = [sequence.request.id for sequence in self.scheduler.batch.running if sequence.first]
         return [request for request in running if group is None or request in group]

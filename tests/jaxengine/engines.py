@@ -153,8 +153,8 @@ def check_idle(engine: Engine) -> None:
     assert scheduler.idle and not engine.live and engine.flight is None
     assert not any(pool.references)
     assert pool.available == pool.total - 1
-    assert sorted(scheduler.free_slots) == list(range(scheduler.slots))
-    assert not any(scheduler.adapters.held)
+    assert sorted(scheduler.batch.free_slots) == list(range(scheduler.slots))
+    assert not any(scheduler.batch.adapters.held)
 
 
 def _note(answer: Answer, event: Event) -> None:

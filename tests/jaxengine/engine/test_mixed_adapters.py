@@ -238,7 +238,7 @@ def test_loading_and_unloading_under_load_leaks_nothing_and_changes_nobody_s_tok
         assert answers[request.id].ids == expected[request.id].ids
     registry = engine.adapter_registry
     assert len(registry._entries) == held and {*registry._recent} <= {*registry._entries}
-    assert len(engine.scheduler.adapters.slot_of) <= SLOTS
+    assert len(engine.scheduler.batch.adapters.slot_of) <= SLOTS
 
 
 def test_an_engine_without_adapters_refuses_to_load_one(tiny: Callable[[str], Path], compile_cache: None) -> None:
