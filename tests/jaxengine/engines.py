@@ -150,7 +150,7 @@ def alone(engine: Engine, request: Request) -> Answer:
 def check_idle(engine: Engine) -> None:
     """Nothing is left of requests that all have ended."""
     scheduler, pool = engine.scheduler, engine.scheduler.pool
-    assert scheduler.idle and not engine.live and engine.flight is None
+    assert scheduler.idle and not engine.requests.live and engine.flight is None
     assert not any(pool.references)
     assert pool.available == pool.total - 1
     assert sorted(scheduler.batch.free_slots) == list(range(scheduler.slots))

@@ -221,9 +221,9 @@ def test_loading_and_unloading_under_load_leaks_nothing_and_changes_nobody_s_tok
     for turn in range(200):
         name = f"fleeting {turn % 3}"
         if turn % 8 == 0:
-            answers |= {request.id: Answer() for request in neighbours if request.id not in engine.live}
+            answers |= {request.id: Answer() for request in neighbours if request.id not in engine.requests.live}
             for request in neighbours:
-                if request.id not in engine.live:
+                if request.id not in engine.requests.live:
                     engine.submit(request)
         engine.load_adapter(name, str(files / f"a{turn % ADAPTERS}"), in_place=turn % 2 == 0)
         number = 1000 + turn
