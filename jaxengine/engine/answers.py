@@ -1,6 +1,7 @@
 """What the tokens of a completed step mean for their requests: they grow, some of them end, and all of it is counted.
 
-Nothing is scheduled here and nothing is let go: `Engine` does that for the requests whose events have a finish reason.
+Nothing is scheduled here and nothing is let go: `ResultProcessor` does that for requests whose events have a finish
+reason.
 """
 
 from collections.abc import Collection

@@ -64,7 +64,7 @@ class Engine:
         self.answers = Answers(description.eos_token_ids)
         vision = runner.shapes.spec.vision
         self.requests = LiveRequests(description, vision, scheduler, self.answers, constraints, adapters)
-        self.results = ResultProcessor(self.answers, self.requests, scheduler)
+        self.result_processor = ResultProcessor(self.answers, self.requests, scheduler)
         self.flight: InFlight | None = None
         self.launched = 0.0
         self.culprit_search = CulpritSearch()
@@ -245,8 +245,8 @@ class Engine:
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
-        self.results.process(flight.plan, results, now, result)
-        for beams, forks in self.results.grow_beams(flight.plan, now, result):
+        self.result_processor.process(flight.plan, results, now, result)
+        for beams, forks in self.result_processor.grow_beams(flight.plan, now, result):
             self.runner.regrow(beams, forks)
         if self.speculator and not flight.plan.grows_beams and self.runner.buckets.last_first_run < launched:
             answered = self.answers.generated_tokens - generated

@@ -1,6 +1,7 @@
 """What the results of a completed step do to its requests: they are told their tokens, and those that end are let go.
 
-`Answers` says what tokens mean for a request, the scheduler what they mean for its pages.
+`Answers` knows what tokens mean for a request, the scheduler what they mean for its pages. Nothing is launched here:
+what the device must do for beams is yielded.
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ MOST_PASSING = 64  # requests that may be begun before an older one that waits f
 
 
 class Admission:
-    """From `queue` to `batch`, each with its first chunk of `prefill`.
+    """Takes sequences from the queue into the running batch, each with the first chunk of its prefill.
 
     Args:
         rope_switch_length: as of the `Scheduler`.
