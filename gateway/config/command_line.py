@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.config.options import MISSING, Options, rows
+from gateway.config.compatibility import MISSING
+from gateway.config.options import Options, rows
 from jaxengine.options.command_line import add_groups
 from jaxengine.options.option import UsageError, flag, read
 from jaxengine.options.parser import Parser

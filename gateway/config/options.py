@@ -1,19 +1,19 @@
 """Every option of the server, once: the command line, the environment and `--help` are made of this table.
 
-Names and meanings are those of TGI's launcher. Options of TGI's launcher whose feature this server lacks are in
-`MISSING`: setting one is an error that says so. Options for a detail that does not exist here, such as CUDA graphs, are
-accepted, with one warning that says what happens instead.
+Names and meanings are those of TGI's launcher.
 """
 
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gateway.config import values
+from gateway.config.compatibility import CompatibilityOptions
+from gateway.config.image_options import ImageOptions
+from gateway.config.ngrok_options import OF_NGROK, NgrokOptions
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError, flag, option
@@ -24,15 +24,14 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 TGI = "tgi"  # the model's name in TGI's documentation and clients
 ALIASES = (TGI, "dummy")  # names that every model has: huggingface_hub sends "dummy" to a given URL
 OF_GROUPS = ("node_rank", "master_addr", "master_port", "group_key_file")
-OF_NGROK = ("ngrok_authtoken", "ngrok_authtoken_file", "ngrok_edge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(CheckpointOptions, ComputeOptions, GroupOptions):
+class Options(CheckpointOptions, ComputeOptions, GroupOptions, ImageOptions, NgrokOptions, CompatibilityOptions):
     """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment.
 
-    The inherited fields are the engine's options, from `jaxengine/options/table.py`. They are passed on to the engine
-    by the same names.
+    The inherited fields are parts of the table that lie beside it, and the engine's options, from `jaxengine/options/`.
+    These are passed on to the engine by the same names.
     """
 
     model_id: str | None = option(
@@ -134,33 +133,6 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     queue_timeout: float = option(
         60.0, values.number(0, 86400), "seconds a request may wait to be begun, 0 for no limit; then it is answered 429"
     )
-    max_images: int = option(
-        4,
-        values.whole(0, 64),
-        "most images of a prompt, for models that see; 0 has such a model answer texts alone",
-        group="Images",
-    )
-    max_image_size: int = option(20 << 20, values.whole(1, 1 << 30), "largest file of an image in bytes")
-    max_image_pixels: int = option(1 << 24, values.whole(1, 1 << 28), "most pixels of an image, width times height")
-    max_image_memory: int = option(
-        4 << 30,
-        values.whole(1, 1 << 48),
-        "bytes that requests of an HTTP process may hold of their images: bodies, files and what the engine is sent; a "
-        "request beyond is answered 429; an eighth, where it is free, keeps what earlier images became",
-    )
-    image_payload_limit: int = option(
-        32 << 20, values.whole(1), "largest request body in bytes where the model sees, instead of --payload-limit"
-    )
-    allowed_media_domains: tuple[str, ...] = option(
-        (),
-        values.domain,
-        "host from which images may be fetched, *.example.com for those below one, * for all, :PORT behind it for "
-        "another port than 80 and 443; 10.1.0.0/16 for hosts at such addresses, which must else be public; repeatable; "
-        "without it images come in requests alone",
-    )
-    image_fetch_timeout: float = option(
-        5.0, values.number(0.1, 600), "seconds in which an image must have been fetched, redirects included"
-    )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
     admin_port: int | None = option(
@@ -218,18 +190,6 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     )
     ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
     ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
-    ngrok: bool = option(
-        False, values.flag, "forward a public address of ngrok's to the port once the model is ready; needs an API key"
-    )
-    ngrok_authtoken: str | None = option(
-        None, values.token, "token of the ngrok account; NGROK_AUTHTOKEN hides it from lists of processes", secret=True
-    )
-    ngrok_authtoken_file: str | None = option(
-        None, values.token_file, "file that holds the token, instead of --ngrok-authtoken", secret=True
-    )
-    ngrok_edge: str | None = option(
-        None, values.edge, "domain of the account to forward, or an edge (edghts_…); ngrok chooses if not given"
-    )
     aip_http_port: int | None = option(None, values.whole(0, 65535), "port that Vertex AI assigns, instead of --port")
     aip_predict_route: str | None = option(None, values.route, "route to which Vertex AI sends the bodies of /vertex")
     aip_health_route: str | None = option(None, values.route, "route that Vertex AI asks for health")
@@ -278,25 +238,6 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     graceful_termination_timeout: float = option(
         90.0, values.number(0, 86400), "seconds that running requests get after SIGTERM", short="-g"
     )
-    waiting_served_ratio: float = option(
-        0.3,
-        values.number(0, 1e9),
-        "prompts join the running batch in chunks, as in TGI with chunking",
-        no_effect=True,
-        group="Taken from TGI",
-    )
-    max_waiting_tokens: int = option(
-        20, values.whole(0), "prompts join the running batch in chunks, as in TGI with chunking", no_effect=True
-    )
-    cuda_graphs: str | None = option(
-        None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", no_effect=True
-    )
-    disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", no_effect=True)
-    enable_auto_tool_choice: bool = option(False, values.flag, "models may always choose a tool", no_effect=True)
-    prometheus_port: int | None = option(
-        None, values.whole(0, 65535), "metrics are at /metrics of --port", no_effect=True
-    )
-    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", no_effect=True)
 
     def __post_init__(self) -> None:
         older = self.max_input_length
@@ -318,7 +259,7 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
             raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise UsageError("--ssl-keyfile needs --ssl-certfile")
-        self._check_ngrok()
+        self.check_ngrok(self.keys)
         longest, total = self.max_input_tokens, self.max_total_tokens
         if longest is not None and total is not None and longest >= total:
             raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
@@ -334,24 +275,6 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
         except ValueError as error:
             raise UsageError(f"--speculative-config: {error}") from None
 
-    def _check_ngrok(self) -> None:
-        given, in_file = self.ngrok_authtoken, self.ngrok_authtoken_file
-        if given and in_file and given != in_file:
-            raise UsageError("--ngrok-authtoken and --ngrok-authtoken-file differ: set only one of them")
-        if not self.ngrok:
-            return
-        if self.ngrok_token is None:
-            raise UsageError("--ngrok needs the token of your account: set NGROK_AUTHTOKEN or --ngrok-authtoken-file")
-        if not self.keys:
-            raise UsageError(
-                "--ngrok opens this server to the whole internet: set API_KEY or --api-key-file to ask for a key"
-            )
-
-    @property
-    def ngrok_token(self) -> str | None:
-        """The token of the ngrok account, wherever it was given."""
-        return self.ngrok_authtoken or self.ngrok_authtoken_file
-
     @property
     def adapters(self) -> tuple[NamedAdapter, ...]:
         """The adapters that the engine serves from its start. Raises ValueError if they cannot be."""
@@ -366,7 +289,7 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
     @property
     def warnings(self) -> list[str]:
         """A line for each option that was given and has no effect."""
-        given = [row for row in dataclasses.fields(self) if getattr(self, row.name) != row.default]
+        given = [row for row in rows() if getattr(self, row.name) != row.default]
         lines = [f"{flag(row.name)} has {row.metadata['help']}" for row in given if row.metadata["no_effect"]]
         if not self.ngrok:  # NGROK_AUTHTOKEN is also a variable of ngrok's own programs: it may be set for them
             lines += [f"{flag(row.name)} has no effect without --ngrok" for row in given if row.name in OF_NGROK]
@@ -375,14 +298,8 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions):
         return lines
 
 
-# Options of TGI's launcher that are not implemented here, each with the values that leave its feature off.
-MISSING: Mapping[str, tuple[str, ...]] = {
-    "trust_remote_code": ("false", "0"),
-}
-
-
 def rows() -> "list[dataclasses.Field[Any]]":
-    """The table in the order of `--help`: an engine option follows the option that its row names in `after`."""
+    """The table in the order of `--help`: an inherited option follows the option that its row names in `after`."""
     every = dataclasses.fields(Options)
     ordered = [row for row in every if not row.metadata["after"]]
     for row in every:

@@ -12,7 +12,8 @@ from ray.serve.exceptions import RayServeException
 
 from gateway.config import values
 from gateway.config.command_line import parse
-from gateway.config.options import OF_NGROK, Options
+from gateway.config.ngrok_options import OF_NGROK
+from gateway.config.options import Options
 from gateway.parsing.formats import check_parsers
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.ray_serve.replica import OF_A_GROUP, OF_THE_PROXY, Replica

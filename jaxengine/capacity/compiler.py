@@ -14,6 +14,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.capacity.gpus import Gpu, find
 from jaxengine.sharding import make_mesh
 from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import planned_temporaries
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 KIB = 1 << 10
@@ -35,7 +36,7 @@ def compiled(setup: Setup, limits: Limits) -> int:
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ValueError("--compile needs NVIDIA's compiler: install this package with the extra cuda12 or cuda13")
     try:
-        return _on(gpu, setup).temporaries(limits)
+        return planned_temporaries(_on(gpu, setup), limits)
     except RuntimeError as error:  # JAX's errors are among these
         said = " ".join(str(error).split())[:300]
         raise ValueError(f"--compile: XLA compiles nothing for {gpu.name}: {said}") from error

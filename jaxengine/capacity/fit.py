@@ -17,7 +17,8 @@ from jaxengine.request.interface import OpenModel
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.startup.memory import Demand, gib
 from jaxengine.startup.place import DoesNotFit
-from jaxengine.startup.setup import TRIAL_PAGES, Setup
+from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import TRIAL_PAGES, demand_of, fit
 
 Temporaries = Callable[[Setup, Limits], int]
 CONTEXTS = tuple(1024 * 4**power for power in range(6))  # tokens, 1024 to a million
@@ -56,11 +57,11 @@ class Need:
         """Raises ValueError where options, model and devices contradict each other."""
         setup = Setup.decide(model, options, adapters, machine.place(options.tensor_parallel))
         limits = derive_limits(options, setup.spec, setup.device, setup.drafter)
-        return cls(machine, setup, limits, setup.demand(limits, temporaries(setup, limits)))
+        return cls(machine, setup, limits, demand_of(setup, limits, temporaries(setup, limits)))
 
     def fit(self) -> "Fit":
         """Raises DoesNotFit, with numbers."""
-        limits, pages = self.setup.fit(self.limits, self.demand)
+        limits, pages = fit(self.setup, self.limits, self.demand)
         made = Fit(self.machine, self.setup, limits, self.limits.max_total_tokens, self.demand, pages - 1)
         if made.unused < 0:  # only on a host, whose pool is not made to fit
             raise DoesNotFit(f"weights and cache take {gib(-made.unused)} more than there is")

@@ -1,6 +1,7 @@
 """What the tokens of a completed step mean for their requests: they grow, some of them end, and all of it is counted.
 
-Nothing is scheduled here and nothing is let go: `Engine` does that for the requests whose events have a finish reason.
+Nothing is scheduled here and nothing is let go: `ResultProcessor` does that for requests whose events have a finish
+reason.
 """
 
 from collections.abc import Collection
@@ -17,6 +18,7 @@ from jaxengine.request.interface import StepResult
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Sequence
+from jaxengine.step.results import Results
 from jaxengine.step.samples import Samples
 
 
@@ -41,20 +43,28 @@ class Answers:
         result.decode_tokens += plan.encoder_tokens + plan.tokens - prompt
         self.prompt_tokens += prompt
 
-    def note_prompts(self, samples: Samples, tokens: list[Token]) -> None:
+    def note(self, results: Results, scored: Samples) -> None:
+        """Keep what `results` tell of sequences besides tokens; `scored` are the samples of the scored ones."""
+        self._note_prompts(scored, results.scored)
+        self._note_pooled(results.pooled)
+        self._note_logits(results.logits)
+        for row, surprise in results.surprises:
+            row.sequence.surprise = surprise
+
+    def _note_prompts(self, samples: Samples, tokens: list[Token]) -> None:
         """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
         for row, position, token in zip(samples.rows, samples.position.tolist(), tokens, strict=True):
             if position == len(row.sequence.prompt_logprobs):
                 row.sequence.prompt_logprobs.append(token)
 
-    def note_pooled(self, pooled: list[tuple[Row, np.ndarray]]) -> None:
+    def _note_pooled(self, pooled: list[tuple[Row, np.ndarray]]) -> None:
         """Sums of hidden states, or the last one, arrive row by row; after a preemption from the first token again."""
         for row, hidden in pooled:
             sequence = row.sequence
             before = sequence.pooled if row.start and sequence.pooling == "mean" else None
             sequence.pooled = hidden if before is None else before + hidden
 
-    def note_logits(self, logits: list[tuple[Row, np.ndarray]]) -> None:
+    def _note_logits(self, logits: list[tuple[Row, np.ndarray]]) -> None:
         """Logits arrive chunk by chunk; after a preemption those that came before come again, and take their place."""
         for row, values in logits:
             sequence, every = row.sequence, row.sequence.request.logits == "all"

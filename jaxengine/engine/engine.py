@@ -1,7 +1,7 @@
 """The step loop: plan step n+1, launch it, then read the tokens of step n.
 
-One thread calls `step`; `submit` and `cancel` may be called from any. Between the two stands an inbox, so scheduler and
-runner are only ever touched by the step thread.
+One thread calls `step`; `submit` and `cancel` may be called from any. Between the two stands an inbox, that of
+`LiveRequests`, so scheduler and runner are only ever touched by the step thread.
 
 When a step raises, its caches are gone. Every live request is requeued from host state. The requests of the failed step
 are then run in halves, one step at a time, until the one that fails alone is found, see `fault_isolation`. That request
@@ -10,29 +10,26 @@ ends with an error. The others go on with the tokens they would have had, since 
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
-from jaxengine.architecture.vision import Vision
 from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.answers import Answers
 from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.engine.gauges import gauges
-from jaxengine.engine.preparation import Preparation
+from jaxengine.engine.live_requests import LiveRequests
+from jaxengine.engine.result_processor import ResultProcessor
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
-from jaxengine.request.checks import check_request
-from jaxengine.request.event import Event, FinishReason, Token
-from jaxengine.request.image_checks import check_images
+from jaxengine.request.event import FinishReason
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
-from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import Request, Sequence
+from jaxengine.request.plan import Plan
+from jaxengine.request.sequence import Request
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.speculation.speculator import Speculator
-from jaxengine.step.results import InFlight, Results
+from jaxengine.step.results import InFlight
 
 logger = logging.getLogger(__name__)
 
@@ -64,18 +61,14 @@ class Engine:
         self.scheduler = scheduler
         self.constraints = constraints
         self.adapter_registry = adapters
-        self.vision: Vision | None = runner.shapes.spec.vision  # None of a model that does not see
         self.answers = Answers(description.eos_token_ids)
+        vision = runner.shapes.spec.vision
+        self.requests = LiveRequests(description, vision, scheduler, self.answers, constraints, adapters)
+        self.result_processor = ResultProcessor(self.answers, self.requests, scheduler)
         self.flight: InFlight | None = None
         self.launched = 0.0
         self.culprit_search = CulpritSearch()
         self.lone_failures = 0
-        self.live: dict[int, Sequence] = {}
-        self.never_scheduled: set[int] = set()  # ids of requests that no step has taken up, nor a prefix they share
-        self.inbox: deque[Callable[[], Event | None]] = deque()
-        self.wake: Callable[[], None] = lambda: None
-        self.arrivals = 0
-        self.preparation = Preparation(adapters, constraints, self._put, self._schedule, self._finish_early)
         self.start_counting()
 
     def start_counting(self) -> None:
@@ -103,30 +96,24 @@ class Engine:
         Raises:
             ValueError: it can never be served; the message names the field and the limit.
         """
-        self.check(request)
-        self.never_scheduled.add(request.id)
-        self._put(lambda: self._arrive(request))
+        self.requests.submit(request)
 
     def cancel(self, request_id: int) -> None:
         """End a request; unknown and finished ones are ignored."""
-        self._put(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+        self.requests.cancel(request_id)
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Have `wake` called, from any thread, whenever `step` has something new to do."""
-        self.wake = wake
-
-    def _put(self, work: Callable[[], Event | None]) -> None:
-        self.inbox.append(work)
-        self.wake()
+        self.requests.notify(wake)
 
     @property
     def preparing(self) -> int:
         """How many live requests are not scheduled yet: their adapter is being read, or their grammar compiled."""
-        return len(self.preparation.waiting)
+        return self.requests.preparing
 
     def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been taken up by a step yet."""
-        return request_id in self.never_scheduled
+        return self.requests.is_queued(request_id)
 
     def finish_compiling(self) -> None:
         """Wait until every bucket is compiled and has run. Measurements need this, serving does not."""
@@ -143,7 +130,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do."""
-        return not self.inbox and len(self.live) == self.preparing and self.flight is None
+        return self.requests.idle and self.flight is None
 
     def stats(self) -> Stats:
         return Stats(
@@ -154,7 +141,7 @@ class Engine:
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
-            **gauges(self.scheduler, self.preparation.waiting.values()),
+            **gauges(self.scheduler, self.requests.preparation.waiting.values()),
             **self.scheduler.images.stats(),
             **self.constraints.stats(),
             **(self.speculator.stats() if self.speculator else {}),
@@ -171,11 +158,7 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
-        check_request(request, self.description)
-        check_images(request, self.description, self.vision)
-        self.scheduler.check(request)
-        self.adapter_registry.check(request.adapter)
-        self.constraints.check(request)
+        self.requests.check(request)
 
     # --- the step thread ----------------------------------------------------------------------------------------
 
@@ -185,8 +168,7 @@ class Engine:
         Raises:
             EngineFailure: failures that no single request explains.
         """
-        result = StepResult()
-        self._read_inbox(result)
+        result = StepResult(self.requests.read_inbox())
         try:
             self._turn(result)
         except Exception as error:
@@ -196,37 +178,6 @@ class Engine:
         tables = self.scheduler.tables
         result.pages = tables.pool.take_changes() if tables.prefix_cache else None
         return result
-
-    def _read_inbox(self, result: StepResult) -> None:
-        while self.inbox:
-            if event := self.inbox.popleft()():
-                result.events.append(event)
-        now = time.monotonic()
-        for sequence in [each for each in self.live.values() if now > each.earliest_deadline]:
-            if (reason := sequence.expired(now)) and (event := self._finish_early(sequence.request.id, reason)):
-                result.events.append(event)
-
-    def _arrive(self, request: Request) -> None:
-        self.arrivals += 1
-        start_token, image_token = self.description.decoder_start_token_id, self.description.image_token_id
-        cross, forgets = (self.vision.cross, self.vision.forgets) if self.vision is not None else (False, -1)
-        sequence = Sequence(request, self.arrivals, start_token, image_token=image_token, cross=cross, forgets=forgets)
-        self.live[request.id] = sequence
-        self.preparation.begin(sequence)
-
-    def _schedule(self, sequence: Sequence) -> None:
-        if sequence.request.beam_search:
-            sequence.fan_out(self.answers.beams_of(sequence.request.beam_search, sequence.params))
-        self.scheduler.add(sequence)
-
-    def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
-        sequence = self.live.pop(request_id, None)
-        if sequence is None:
-            return None
-        self.never_scheduled.discard(request_id)
-        if not self.preparation.forget(request_id):
-            self.scheduler.finish(sequence, reason)
-        return Event(request_id, finish=reason, error=error)
 
     def _turn(self, result: StepResult) -> None:
         """Launch the next step, then complete the one before. While a culprit is searched, steps run one at a time.
@@ -243,9 +194,7 @@ class Engine:
         plan = self._plan(previous)
         if plan.rows:
             now = time.monotonic()
-            for sequence in (*plan.admitted, *plan.waiting_for_prefix):
-                sequence.admitted_at = sequence.admitted_at or now
-                self.never_scheduled.discard(sequence.request.id)
+            self.requests.note_scheduled(plan, now)
             self.launched = self.launched if busy else now
             launch = self.runner.launch_backbone(plan)
             if any(row.sequence.matcher for row in launch.samples.rows):
@@ -254,7 +203,7 @@ class Engine:
                     previous = None
                 self._mask(launch, result)
             self.flight = self.runner.launch_sample(launch)
-        elif previous is None and not self.live:
+        elif previous is None and not self.requests.live:
             self._warm_next()
         if previous is not None:
             self._complete(previous, result)
@@ -265,10 +214,10 @@ class Engine:
     def _mask(self, launch: BackboneLaunch, result: StepResult) -> None:
         """Send the masks of the samples whose sequences have grammars. One that cannot go on ends with an error."""
         rows = [row for row in launch.plan.rows if row.samples and row.sequence.matcher]
-        rows = [row for row in rows if self._is_live(row.sequence)]
+        rows = [row for row in rows if self.requests.is_live(row.sequence)]
         masks, broken = self.constraints.masks([row.sequence for row in rows])
         for sequence, error in broken:
-            if event := self._finish_early(sequence.request.id, finish_of(error), str(error)):
+            if event := self.requests.end_early(sequence.request.id, finish_of(error), str(error)):
                 result.events.append(event)
         behind = [self.constraints.masks_behind(row.sequence, row.draft) for row in rows if row.draft]
         self.runner.write_masks(launch.samples, rows, np.concatenate([masks, *behind]))
@@ -283,93 +232,28 @@ class Engine:
 
     def _plan(self, previous: InFlight | None) -> Plan:
         """The next step; of the suspected group alone while a culprit is searched."""
-        group = self.culprit_search.current(self.live)
+        group = self.culprit_search.current(self.requests.live)
         if group is None:
             return self.scheduler.plan()
         return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
 
     def _complete(self, flight: InFlight, result: StepResult) -> None:
-        results = self._fetch(flight)
+        results = self.runner.fetch(flight)
+        self.answers.note(results, flight.scored_samples)
         now, launched, generated = time.monotonic(), self.launched, self.answers.generated_tokens
         result.seconds += now - launched
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
-        self.answers.count(flight.plan, result)
-        for row, logits in results.logits:
-            if not np.isfinite(logits).all():
-                self._give_up(row.sequence, result)
-        for row, surprise in results.surprises:
-            row.sequence.surprise = surprise
-        for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
-            if tokens and self._is_live(row.sequence):
-                self._accept(row, tokens, now, result)
-            if not finite:
-                self._give_up(row.sequence, result)
-        self.scheduler.complete(flight.plan)
-        self._grow_beams(flight.plan, now, result)
+        self.result_processor.process(flight.plan, results, now, result)
+        for beams, forks in self.result_processor.grow_beams(flight.plan, now, result):
+            self.runner.regrow(beams, forks)
         if self.speculator and not flight.plan.grows_beams and self.runner.buckets.last_first_run < launched:
             answered = self.answers.generated_tokens - generated
             self.speculator.note(flight.plan, flight.shape.tokens, now - launched, answered)
         if self.culprit_search:
             sampled = [row.sequence for row in flight.samples.rows]
             self.culprit_search.step_succeeded([each.request.id for each in sampled if not each.waits_for_beams])
-
-    def _is_live(self, sequence: Sequence) -> bool:
-        """Whether the request of `sequence` has not ended. Its id may be another's meanwhile, which began while the
-        last step of this one was on its way.
-        """
-        return self.live.get(sequence.request.id) is sequence.members[0]
-
-    def _fetch(self, flight: InFlight) -> Results:
-        results = self.runner.fetch(flight)
-        self.answers.note_prompts(flight.scored_samples, results.scored)
-        self.answers.note_pooled(results.pooled)
-        self.answers.note_logits(results.logits)
-        return results
-
-    def _give_up(self, sequence: Sequence, result: StepResult) -> None:
-        """A row was not finite. Its pages must not be shared, even if its request has ended meanwhile."""
-        self.scheduler.finish(sequence, FinishReason.ERROR)
-        if self._is_live(sequence):
-            del self.live[sequence.request.id]
-            error = "the model's logits are not finite"
-            result.events.append(Event(sequence.request.id, finish=FinishReason.ERROR, error=error))
-
-    def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> None:
-        """Tell a row's request its new tokens, and let it go if they end it. Those of a beam are only noted."""
-        if row.sequence.beams is not None:
-            row.sequence.beams.note(row.sequence.members.index(row.sequence), tokens[0].top)
-            return
-        event = self.answers.extend(row.sequence, tokens, now, result)
-        if self.speculator is not None:
-            self._count_draft(row, event, self.speculator)
-        if event.finish is not FinishReason.NOT_FINISHED:
-            del self.live[event.request_id]
-            self.scheduler.finish(row.sequence, event.finish)
-        result.events.append(event)
-
-    def _grow_beams(self, plan: Plan, now: float, result: StepResult) -> None:
-        """Go on with the searches all of whose beams have been sampled, and let those go that are done."""
-        for first in dict.fromkeys(row.sequence.members[0] for row in plan.rows if row.sequence.beams):
-            if first.beams is None or not first.beams.ready or not self._is_live(first):
-                continue
-            moves = first.beams.advance()
-            if first.beams.done:
-                event = self.answers.conclude(first, first.beams.answers, now, result)
-                del self.live[event.request_id]
-                self.scheduler.finish(first, event.finish)
-                result.events.append(event)
-            else:
-                forks = self.scheduler.grow_beams(first, moves)
-                self.runner.regrow(first.members, forks)
-
-    def _count_draft(self, row: Row, event: Event, speculator: Speculator) -> None:
-        sequence = row.sequence
-        sequence.sampling_steps += 1
-        speculator.learn(sequence, row.draft, len(event.tokens) - 1)
-        event.sampling_steps = sequence.sampling_steps
-        event.draft_tokens, event.accepted_draft_tokens = sequence.draft_tokens, sequence.accepted_draft_tokens
 
     # --- failure ------------------------------------------------------------------------------------------------
 
@@ -387,7 +271,7 @@ class Engine:
             raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
         if culprit is None:  # all requests of the step had been cancelled
             return
-        if event := self._finish_early(culprit, FinishReason.ERROR, "the request failed inside the engine"):
+        if event := self.requests.end_early(culprit, FinishReason.ERROR, "the request failed inside the engine"):
             result.events.append(event)
 
     def _start_over(self) -> None:
@@ -400,6 +284,6 @@ class Engine:
 
     def _failed(self) -> list[int]:
         """Ids of the live requests that may have been in the failed step, in order of arrival."""
-        group = self.culprit_search.current(self.live)
-        running = [sequence.request.id for sequence in self.scheduler.running if sequence.first]
+        group = self.culprit_search.current(self.requests.live)
+        running = [sequence.request.id for sequence in self.scheduler.batch.running if sequence.first]
         return [request for request in running if group is None or request in group]

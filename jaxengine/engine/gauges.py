@@ -13,7 +13,7 @@ def gauges(scheduler: Scheduler, preparing: Collection[Sequence]) -> dict[str, A
     Args:
         preparing: requests that `scheduler` does not know yet.
     """
-    pool, running, waiting = scheduler.pool, scheduler.running, scheduler.waiting
+    pool, running, waiting = scheduler.pool, scheduler.batch.running, scheduler.queue.waiting
     return {
         "waiting": len(waiting) + len(preparing),
         "running": sum(sequence.first for sequence in running),

@@ -37,7 +37,7 @@ def option(
     `variable` is the environment variable that sets it, if that has another name.
     A `positional` one has no flag and stands by itself.
     An `no_effect` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
-    An option of the engine that the launcher takes too is listed in the launcher's `--help` behind the option `after`.
+    An option of a table that the launcher's inherits is listed in the launcher's `--help` behind the option `after`.
     """
     metadata = {
         "parse": parse,

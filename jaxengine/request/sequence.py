@@ -237,6 +237,10 @@ class Sequence:
         """Whether all tokens that it may have are sampled, so that nothing is left to schedule."""
         return self.length >= self.max_length
 
+    def outgrows_rope(self, switch_length: int) -> bool:
+        """Whether it is longer than `switch_length`, and its keys were computed when it was not."""
+        return self.rope_length <= switch_length < self.length
+
     @property
     def order(self) -> tuple[float, int]:
         """Sorts the queue: first come first served, where one priority level is worth AGING_SECONDS of waiting."""

@@ -1,4 +1,4 @@
-"""The order of the waiting queue: of all callers, the one that has been served fewest tokens is next.
+"""The waiting queue: of all callers, the one that has been served fewest tokens is next.
 
 This is the virtual token counter of Sheng et al. 2024, "Fairness in Serving Large Language Models" (arXiv 2401.00588).
 While two callers both have requests waiting, the tokens that each was served since differ by no more than a batch,
@@ -7,16 +7,24 @@ of the callers present, so that absence earns nothing. Among one caller's reques
 client's `priority` moves its own requests only.
 """
 
-from collections.abc import Iterable, Iterator
+import bisect
+from collections.abc import Callable, Iterable, Iterator
 
 from jaxengine.request.sequence import Sequence
 
 
 class FairQueue:
-    """Tokens served to each caller, in `counters`. Two counters compare only while both callers have requests."""
+    """Who waits, and the tokens served to each caller. Two counters compare only while both callers have requests."""
 
     def __init__(self) -> None:
-        self.counters: dict[int, int] = {}
+        self.waiting: list[Sequence] = []  # sorted by order
+        self.counters: dict[int, int] = {}  # tokens, by caller
+
+    def add(self, sequence: Sequence) -> None:
+        bisect.insort(self.waiting, sequence, key=lambda s: s.order)
+
+    def remove(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
 
     def lift(self, caller: int, others: Iterable[int]) -> None:
         """`caller` has a request again after it had none; `others` are the callers that have requests now."""
@@ -28,10 +36,10 @@ class FairQueue:
         """`caller` was served `tokens` more."""
         self.counters[caller] += tokens
 
-    def in_order(self, waiting: Iterable[Sequence]) -> Iterator[Sequence]:
-        """`waiting`, which is sorted by `order`, as it should be served. A `charge` between two items counts."""
+    def in_order(self, only: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+        """Those for which `only` is true, as they should be served. A `charge` between two items counts."""
         queues: dict[int, list[Sequence]] = {}
-        for sequence in waiting:
+        for sequence in filter(only, self.waiting):
             queues.setdefault(sequence.request.caller, []).append(sequence)
         for queue in queues.values():
             queue.reverse()

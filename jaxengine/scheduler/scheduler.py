@@ -1,6 +1,7 @@
 """Who computes what in the next step. One token budget: decodes first, then prefill chunks, first come first served.
 
-Between callers (API keys) the waiting requests are ordered by `FairQueue`.
+Between callers (API keys) the waiting requests are ordered by `FairQueue`. `Admission` takes them from there to the
+`RunningBatch`, each with the first chunk of its `Prefill`.
 
 The scheduler plans one step ahead of the device: while step n computes, it plans step n+1 and assumes that no running
 request stops. Two rules keep pages safe under that assumption:
@@ -18,7 +19,6 @@ where requests are queued. What they become is known only when all of them have 
 The scheduler never sees an array and never blocks; time comes from the caller.
 """
 
-import bisect
 import itertools
 from collections.abc import Callable, Iterable
 
@@ -26,14 +26,14 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import Fork, PageTables
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import PageTable, Request, Sequence
-from jaxengine.scheduler.adapter_slots import AdapterSlots
+from jaxengine.request.sequence import Request, Sequence
+from jaxengine.scheduler.admission import Admission
 from jaxengine.scheduler.drafting import Drafting
 from jaxengine.scheduler.fair_queue import FairQueue
 from jaxengine.scheduler.image_planner import ImagePlanner, no_images
+from jaxengine.scheduler.prefill import Prefill
+from jaxengine.scheduler.running_batch import RunningBatch
 from jaxengine.speculation.speculator import Speculator
-
-MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
 
 
 class Scheduler:
@@ -60,8 +60,6 @@ class Scheduler:
         images: ImagePlanner | None = None,
     ) -> None:
         self.tables = tables
-        self.adapters = AdapterSlots(adapters)
-        self.most_passing = MOST_PASSING
         self.token_budget = tables.token_budget
         if self.token_budget < slots:
             raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
@@ -69,13 +67,12 @@ class Scheduler:
         self.rope_switch_length = rope_switch_length
         self.speculator = speculator
         self.images = images or no_images()
+        self.queue = FairQueue()
+        self.batch = RunningBatch(tables, self.images, slots, adapters)
+        self.prefill = Prefill(self.token_budget, self.images)
+        self.admission = Admission(self.queue, self.batch, self.prefill, rope_switch_length)
         self.drafting = Drafting(tables, rope_switch_length)
-        self.waiting: list[Sequence] = []  # sorted by order
-        self.running: list[Sequence] = []  # sorted by order
-        self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
-        self.free_slots = list(range(slots))[::-1]
         self.preemptions = 0
-        self.fair_queue = FairQueue()
 
     @property
     def pool(self) -> PagePool:
@@ -83,21 +80,18 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not (self.waiting or self.running or self.leaving)
+        return not (self.queue.waiting or self.batch.running or self.batch.leaving)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new request."""
         caller = sequence.request.caller
         if all(each.request.caller != caller for each in self.sequences()):
-            self.fair_queue.lift(caller, {each.request.caller for each in self.sequences()})
-        self._queue(sequence)
+            self.queue.lift(caller, {each.request.caller for each in self.sequences()})
+        self.queue.add(sequence)
 
     def check(self, request: Request) -> None:
         """Raises ValueError, naming field and limit, if no step will ever have room for what must not be cut."""
         self.images.check(request, self.token_budget - self.slots + 1)
-
-    def _queue(self, sequence: Sequence) -> None:
-        bisect.insort(self.waiting, sequence, key=lambda s: s.order)
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -107,21 +101,21 @@ class Scheduler:
         Running sequences for which `only` is false are preempted: the others might otherwise wait for their pages and
         slots for ever. So `only` must not exclude a running sequence while a step is in flight.
         """
-        for sequence in [s for s in self.running if s.first and not only(s)]:
+        for sequence in [s for s in self.batch.running if s.first and not only(s)]:
             self._preempt(sequence)
-        plan = Plan(ahead=self._step_in_flight())
+        plan = Plan(ahead=self.batch.step_in_flight)
         self._plan_running(plan)
         if not plan.drain:
-            self._admit(plan, only)
-            self._spend_rest(plan)
+            self.admission.admit(plan, only)
+            self.prefill.lengthen_chunks(plan)
         if self.speculator and plan.decode_only:
-            self.drafting.add(plan, self.speculator, len(self.running))
+            self.drafting.add(plan, self.speculator, len(self.batch.running))
         for row in plan.rows:
             sequence = row.sequence
             sequence.computed += row.count
             sequence.length += row.samples
             sequence.in_flight += 1
-            self.fair_queue.charge(sequence.request.caller, row.samples - len(row.draft))
+            self.queue.charge(sequence.request.caller, row.samples - len(row.draft))
         return plan
 
     def needs_tokens(self, plan: Plan) -> bool:
@@ -130,7 +124,7 @@ class Scheduler:
         """
         if plan.verifies or plan.grows_beams:
             return True
-        if self.speculator is None or not plan.decode_only or (self.waiting and self.free_slots):
+        if self.speculator is None or not plan.decode_only or (self.queue.waiting and self.batch.free_slots):
             return False
         return self.drafting.expects(plan, self.speculator)
 
@@ -142,7 +136,7 @@ class Scheduler:
         if plan.drain:
             return
         prefilling = []
-        for sequence in self.running:
+        for sequence in self.batch.running:
             if sequence.computed < max(sequence.length - 1, sequence.images_end):
                 prefilling.append(sequence)
             elif sequence.exhausted or sequence.computed == sequence.length:  # it waits for the other beams
@@ -152,22 +146,19 @@ class Scheduler:
             else:
                 plan.add(Row(sequence, sequence.computed, 1, 1))
         for sequence in prefilling:
-            self._add_chunk(sequence, plan)
+            self.prefill.add_chunk(sequence, plan)
 
     def _switch_rope(self, plan: Plan) -> None:
         """Have the sequences computed anew that have grown beyond `rope_switch_length`."""
-        for sequence in [s for s in self.running if self._outgrows_rope(s) and not s.exhausted]:
-            if self._step_in_flight():
+        for sequence in [s for s in self.batch.running if s.outgrows_rope(self.rope_switch_length) and not s.exhausted]:
+            if self.batch.step_in_flight:
                 plan.drain = True
                 return
             if sequence.slot is not None:
                 self._preempt(sequence)
 
-    def _outgrows_rope(self, sequence: Sequence) -> bool:
-        return sequence.rope_length <= self.rope_switch_length < sequence.length
-
     def _grow_running(self, plan: Plan) -> None:
-        for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
+        for sequence in [s for s in self.batch.running if s.length > s.page_capacity and not s.exhausted]:
             if sequence.slot is not None and not self._grow(sequence, plan):
                 return
 
@@ -175,148 +166,23 @@ class Scheduler:
         """Give `sequence` the pages of its next step, preempting the newest if need be; False if `plan` must drain."""
         count = self.tables.need(sequence).next_step
         while count > self.pool.available:
-            if self._step_in_flight():
+            if self.batch.step_in_flight:
                 plan.drain = True
                 return False
-            self._preempt(self.running[-1])
+            self._preempt(self.batch.running[-1])
             if sequence.slot is None:
                 return True
         if count:
             self.tables.grow(sequence, count)
         return True
 
-    def _step_in_flight(self) -> bool:
-        """Whether a dispatched step has not been completed, so that nothing may be preempted."""
-        return bool(self.leaving) or any(s.in_flight for s in self.running)
-
-    def _add_chunk(self, sequence: Sequence, plan: Plan) -> None:
-        """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
-        free = self.token_budget - plan.tokens
-        count = self.images.take(
-            sequence, sequence.computed, self._share(sequence, sequence.computed, free), free, plan
-        )
-        if count > 0:
-            samples = sequence.computed + count == sequence.length
-            plan.add(Row(sequence, sequence.computed, count, int(samples)))
-
-    def _share(self, sequence: Sequence, start: int, free: int) -> int:
-        return min(sequence.length - start, (free + 1) // 2)
-
-    def _spend_rest(self, plan: Plan) -> None:
-        """Lengthen the step's prefill chunks by the budget that is left, first come first served."""
-        for row in plan.rows:
-            if not row.samples and self.images.may_lengthen(row):
-                start = row.start + row.count
-                left = row.sequence.length - start
-                more = min(self.token_budget - plan.tokens, left)
-                more = self.images.take(row.sequence, start, more, more, plan)
-                row.count += more
-                row.samples = int(more == left)
-                plan.tokens += more
-
-    # --- admission ------------------------------------------------------------------------------------------------
-
-    def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        """Move waiting sequences to running, strictly in the queue's order, while slots, budget and pages last.
-
-        Two exceptions. A sequence for whose adapter there is no slot is passed by others, but only by so many with
-        adapters (`MOST_PASSING`): then slots fall free. And a sequence whose prefix a running one is just computing
-        keeps waiting until it can share that prefix, and others pass it. So of several requests that arrive together
-        with one prompt, only the first computes it. Each sequence in `waiting_for_prefix` has a claim to a slot: those
-        that pass it leave a slot free for it, and the search ends when all free slots are claimed.
-        """
-        if not self.waiting or not self.free_slots:
-            return
-        reserved = sum(self.tables.need(each).reserve for each in self.running)
-        prefilling = [s for s in self.running if s.offered_pages < len(s.prefix_keys)]
-        passed: list[Sequence] = []  # wait for a slot for their adapter
-        barred = False  # no other with an adapter may pass them
-        for sequence in self.fair_queue.in_order([s for s in self.waiting if only(s)]):
-            claimed = sum(len(each.members) for each in (*plan.waiting_for_prefix, sequence))
-            if len(self.free_slots) < claimed or plan.tokens >= self.token_budget:
-                return
-            if not self._encoder_has_room(sequence, plan):
-                return
-            if sequence.adapter is not None and (barred or not self.adapters.has_room(sequence.adapter)):
-                passed.append(sequence)
-                barred |= sequence.passed_by >= self.most_passing
-                continue
-            if any(self.tables.waits_for_prefix(sequence, other) for other in prefilling):
-                plan.waiting_for_prefix.append(sequence)
-                continue
-            prefix = self._prefix_that_fits(sequence, self.pool.available - reserved)
-            if prefix is None or not self._may_see(sequence, prefix, plan):
-                return
-            self._start(sequence, prefix, plan)
-            for older in passed if sequence.adapter else ():
-                older.passed_by += 1
-                barred |= older.passed_by >= self.most_passing
-            reserved += sum(self.tables.need(each).reserve for each in sequence.members if not each.asleep)
-            prefilling.append(sequence)
-
-    def _encoder_has_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Whether this step's encoder budget, which equals the decoder's, has room for the sequence's encoder input.
-
-        An encoder input cannot be cut, so the first of a step may have any length.
-        """
-        return not plan.encoder_rows or plan.encoder_tokens + len(sequence.encoder_input) <= self.token_budget
-
-    def _prefix_that_fits(self, sequence: Sequence, free_pages: int) -> list[PageTable] | None:
-        """The cached prefix of `sequence`, or None if it cannot start with `free_pages`."""
-        if sum(self.tables.least_to_start(each) for each in sequence.members if not each.asleep) > free_pages:
-            return None
-        prefix = self.tables.cached_prefix(sequence)
-        need = self.tables.need_to_start(sequence, prefix)
-        need += sum(self.tables.need_of_beam(beam) for beam in sequence.members[1:])
-        return prefix if need <= free_pages else None
-
-    def _may_see(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> bool:
-        """Whether this step has room for the images that `sequence` begins with behind `prefix`."""
-        if not self.images.bounds(sequence):
-            return True
-        start, free = len(prefix[0].pages) * self.pool.page_size, self.token_budget - plan.tokens
-        return self.images.reach(sequence, start, self._share(sequence, start, free), free, plan) > 0
-
-    def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
-        """Give `sequence` a slot and pages, and plan its encoder input and its first chunk."""
-        self.waiting.remove(sequence)
-        self.tables.start(sequence, prefix)
-        if sequence.preemptions == 0:
-            sequence.cached_tokens = min(sequence.computed, sequence.prompt_length)
-            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.cached_tokens)
-        self._seat(sequence, plan)
-        if sequence.encoder_input:
-            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))
-        self._add_chunk(sequence, plan)
-        for beam in sequence.members[1:]:
-            self._seat(beam, plan)
-            if not beam.asleep:
-                self._add_chunk(beam, plan)
-
-    def _seat(self, sequence: Sequence, plan: Plan) -> None:
-        """Give `sequence` a slot, and one of the device's stacks for its adapter; it runs unless it is asleep."""
-        sequence.slot = self.free_slots.pop()
-        if self._outgrows_rope(sequence):
-            sequence.rope_length = sequence.length
-        if sequence.adapter is not None:
-            sequence.adapter_slot, missing = self.adapters.take(sequence.adapter)
-            plan.placements += [(sequence.adapter_slot, sequence.adapter)] if missing else []
-        if not sequence.asleep:
-            bisect.insort(self.running, sequence, key=lambda s: s.order)
-        plan.admitted.append(sequence)
-
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
         sequence.members[0].preemptions += 1
         for member in sequence.members:
-            self._stop(member)
-            self._vacate(member)
-        self._queue(sequence.members[0])
-
-    def _stop(self, sequence: Sequence) -> None:
-        """No further step has a row of `sequence`, which has a slot."""
-        if not sequence.asleep:
-            self.running.remove(sequence)
+            assert not member.in_flight
+            self.batch.leave(member)
+        self.queue.add(sequence.members[0])
 
     # --- beams ----------------------------------------------------------------------------------------------------
 
@@ -333,7 +199,7 @@ class Scheduler:
             member.tokens.append(branch.last.id)
             member.length += 1
             if branch.length == 1 and member is not first:  # it has been asleep
-                bisect.insort(self.running, member, key=lambda s: s.order)
+                self.batch.run(member)
         return forks
 
     # --- completing -----------------------------------------------------------------------------------------------
@@ -350,15 +216,13 @@ class Scheduler:
                 sequence.length = len(sequence.tokens)
             if row.draft:  # what was computed behind the first wrong guess is worth nothing
                 sequence.computed = written = max(row.start, sequence.length - 1)
-                self.fair_queue.charge(sequence.request.caller, max(0, written - row.start - 1))
+                self.queue.charge(sequence.request.caller, max(0, written - row.start - 1))
             self.tables.offer(sequence, written)
             if self.tables.windowed:
                 self.tables.release_behind_windows(sequence, written)
             if sequence.images:
                 self.images.passed(sequence, written)
-        for sequence in [s for s in self.leaving if s.in_flight == 0]:
-            self.leaving.remove(sequence)
-            self._vacate(sequence)
+        self.batch.vacate_completed()
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End `sequence`, wherever it is. Its pages are released as soon as no dispatched step can write them.
@@ -380,41 +244,16 @@ class Scheduler:
         if self.speculator:
             self.speculator.remember(sequence)
         if sequence.slot is not None:
-            self._stop(sequence)
-            if sequence.in_flight:
-                self.leaving.append(sequence)
-            else:
-                self._vacate(sequence)
+            self.batch.leave(sequence)
         elif sequence.first:
-            self.waiting.remove(sequence)
+            self.queue.remove(sequence)
 
     def reset(self) -> None:
         """The cache's content is lost: every live sequence goes back to waiting, its tokens intact."""
-        for sequence in [member for each in (*self.running, *self.leaving) for member in each.members]:
-            sequence.in_flight = 0
-            if sequence.slot is not None:
-                self._vacate(sequence)
-        for sequence in [each for each in self.running if each.first]:
+        for sequence in [each for each in self.batch.reset() if each.first]:
             sequence.preemptions += 1  # what it finds in the cache from now on may be its own work
-            self._queue(sequence)
-        self.running, self.leaving = [], []
-        self.pool.reset()
-        self.adapters.reset()
-        self.images.reset()
-
-    def _vacate(self, sequence: Sequence) -> None:
-        """Free slot and pages of `sequence`. Tokens that the host has read are kept, the others are forgotten."""
-        assert sequence.slot is not None and sequence.in_flight == 0
-        self.free_slots.append(sequence.slot)
-        if sequence.adapter_slot is not None:
-            self.adapters.release(sequence.adapter_slot)
-        self.tables.release(sequence)
-        self.images.release(sequence)
-        sequence.slot = sequence.adapter_slot = None
-        sequence.length = len(sequence.tokens)
-        if sequence.beams:
-            sequence.beams.forget()
+            self.queue.add(sequence)
 
     def sequences(self) -> Iterable[Sequence]:
         """Every live sequence, the running ones first."""
-        return itertools.chain(self.running, self.waiting)
+        return itertools.chain(self.batch.running, self.queue.waiting)

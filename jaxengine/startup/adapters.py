@@ -1,11 +1,14 @@
 """Which adapters an engine serves from the start, and for how many and how large ones it keeps room."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxengine.architecture.adaptation import AdapterReader, AdapterShapes, AdapterWeights
+from jaxengine.engine.adapter_registry import AdapterRegistry
+from jaxengine.ops.adapters import AdapterStack
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.interface import AdapterRefused
 
 SLOTS, RANK = 8, 16
 
@@ -62,3 +65,22 @@ class AdapterSetup:
         targets = {name: target for name, target in reader.targets.items() if options.enable_lora or name in changed}
         lora_dtype = dtype if options.lora_dtype == "auto" else options.lora_dtype
         return cls(reader, AdapterShapes(targets, slots, rank, lora_dtype), read)
+
+    def registry(self, model: str, stacks: Mapping[str, AdapterStack], most: int | None) -> AdapterRegistry:
+        """The engine's adapters, those named at start among them.
+
+        Args:
+            model, stacks, most: as of `AdapterRegistry`.
+
+        Raises:
+            ValueError: one does not fit.
+        """
+        if self.shapes is None:
+            return AdapterRegistry()
+        registry = AdapterRegistry(self.reader, self.shapes, stacks, model=model, most=most)
+        for each, weights in self.named:
+            try:
+                registry.load(each.name, each.path, weights=weights)
+            except AdapterRefused as error:
+                raise ValueError(f"adapter {each.name!r}: {error}") from error
+        return registry

@@ -15,8 +15,11 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.interface import COMPILING, LOADING, OpenModel
 from jaxengine.startup import agreement
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.description import describe
 from jaxengine.startup.place import Place
+from jaxengine.startup.scheduling import build_scheduler
 from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import size
 from jaxengine.weights.loading import load_parameters
 
 
@@ -49,7 +52,8 @@ def load_engine(
     setup.log_decisions()
     if leader:
         setup = setup.within(leader.agree(agreement.facts(setup), setup.device_bytes))
-    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device, setup.drafter))
+    limits = limits or derive_limits(options, setup.spec, setup.device, setup.drafter)
+    limits, pages = size(setup, limits)
     if leader:
         leader.plan(agreement.plan(limits, pages, setup.pooling(model)))
     parameters = setup.load(lambda done, total: progress(LOADING, done, total), load)
@@ -64,7 +68,8 @@ def load_engine(
         leader.number(list(compiler.jobs()))
     runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total), leader)
     runner.executables.build_rest(compile_process)
-    description = setup.describe(model, limits, pages)
+    description = describe(setup, model, limits, pages)
     constraints = Constraints.load(model.directory, description)
-    scheduler = setup.scheduler(model, limits, pages, setup.speculator(limits, runner))
-    return Engine(description, runner, scheduler, constraints, setup.adapter_registry(model, runner))
+    scheduler = build_scheduler(setup, model, limits, pages, runner)
+    registry = setup.adapters.registry(model.model_id, runner.model.adapters, options.max_cpu_loras)
+    return Engine(description, runner, scheduler, constraints, registry)

@@ -9,6 +9,7 @@ from jaxengine.group.follower import FollowerLink
 from jaxengine.group.replay import Replay
 from jaxengine.request.interface import COMPILING, LOADING, OpenModel
 from jaxengine.startup import agreement
+from jaxengine.startup.description import describe
 from jaxengine.startup.place import Place
 from jaxengine.startup.setup import Setup
 
@@ -47,4 +48,4 @@ def load_replay(
     )
     executables.build_rest()
     state = DeviceState(compiler, executables)
-    return Replay(setup.describe(model, limits, pages), state, names, leader, steps_on_host=on_host)
+    return Replay(describe(setup, model, limits, pages), state, names, leader, steps_on_host=on_host)

@@ -1,4 +1,7 @@
-"""What an engine will run, and on what: decided, checked and sized before the first weight is read."""
+"""What an engine will run, and on what: decided and checked before the first weight is read.
+
+How large it may be is in `sizing`.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,18 +16,11 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.cache.limits import Limits
-from jaxengine.cache.page_pool import PagePool
-from jaxengine.cache.page_tables import PageTables
 from jaxengine.device import DeviceTraits
-from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executable_store import ExecutableStore
-from jaxengine.executor.runner import Runner
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
-from jaxengine.model.adapters import abstract_adapters
-from jaxengine.model.adapters import held_bytes as stack_bytes
-from jaxengine.model.vision.packing import needed
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
@@ -32,48 +28,22 @@ from jaxengine.options.pooling import POOLINGS
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
-from jaxengine.request.interface import AdapterRefused, Description, OpenModel
-from jaxengine.rpc.limits import MAX_IMAGES, WHOLE_VOCABULARY
-from jaxengine.rpc.page_keys import cache_name
-from jaxengine.scheduler.image_planner import ImagePlanner
-from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.request.interface import OpenModel
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.sharding import check_divisible
-from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import resolve_cache_dtype, resolve_dtype, resolve_speculation
 from jaxengine.startup.draft_model import fitted
-from jaxengine.startup.memory import (
-    Demand,
-    clamp_total,
-    draft_page_bytes,
-    fitting_pages,
-    image_bytes,
-    page_bytes,
-    pool_pages,
-    sampler_bytes,
-    temporary_bytes,
-    tuning_bytes,
-)
 from jaxengine.startup.place import Place
 from jaxengine.startup.tower import check_tower
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
-from jaxengine.weights.loading import (
-    abstract_drafter,
-    abstract_parameters,
-    array_bytes,
-    held_bytes,
-    largest_bytes,
-    load_drafter,
-    load_parameters,
-)
+from jaxengine.weights.loading import load_drafter, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 from jaxengine.weights.wider_experts import widen_experts
 
 logger = logging.getLogger(__name__)
-
-TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 
 
 @dataclass(frozen=True)
@@ -226,142 +196,6 @@ class Setup:
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
         return CompileRecipe(shapes, self.device, self.attention, self.formats, self.mesh.size)
-
-    def size(self, limits: Limits) -> tuple[Limits, int]:
-        """`limits` as far as memory allows, and the pages of the pool.
-
-        Raises:
-            DoesNotFit: with numbers.
-        """
-        return self.fit(limits, self.demand(limits, 0 if self.device.on_host else self.temporaries(limits)))
-
-    def fit(self, limits: Limits, demand: Demand) -> tuple[Limits, int]:
-        """`size` where the demand is known."""
-        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.place, demand)
-        limits = clamp_total(self.options, limits, fit)
-        return limits, pool_pages(self.options, limits, self.device, fit)
-
-    def temporaries(self, limits: Limits) -> int:
-        """Bytes on each device, as XLA plans them: this compiles."""
-        return temporary_bytes(self.compiler(self.shapes(limits, TRIAL_PAGES), self._weights() | self._drafter()))
-
-    def demand(self, limits: Limits, temporaries: int) -> Demand:
-        """What each device must hold; `temporaries` is what a step needs besides."""
-        devices, page = self.mesh.size, limits.page_size
-        return Demand(
-            weights=held_bytes(self._weights()),
-            drafter=array_bytes(self._drafter()),
-            adapters=stack_bytes(abstract_adapters(self.spec, self.adapters.shapes, self.mesh, self.device)),
-            sampler=sampler_bytes(limits, self.spec),
-            temporaries=temporaries,
-            tuning=0 if self.device.on_host else tuning_bytes(largest_bytes(self._weights()), self.place.memory_bytes),
-            page=page_bytes(self.spec, page, self.cache_dtype, devices)
-            + draft_page_bytes(self.drafter, page, self.dtype, devices),
-            images=image_bytes(limits, self.spec, self.dtype, self.mesh.size),
-        )
-
-    def _weights(self) -> dict[str, Any]:
-        return abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
-
-    def _drafter(self) -> dict[str, Any]:
-        return abstract_drafter(self.drafter, self.mesh, self.dtype, self.device) if self.drafter else {}
-
-    def scheduler(self, model: OpenModel, limits: Limits, pages: int, speculator: Speculator | None) -> Scheduler:
-        tables = PageTables(
-            PagePool(pages, limits.page_size),
-            limits.windows,
-            limits.token_budget,
-            model=cache_name(model.model_id, model.revision),
-            prefix_cache=self.prefix_cache,
-            whole_prompts=self.spec.vision is not None and self.spec.vision.horizon == "prompt",
-        )
-        return Scheduler(
-            tables,
-            limits.max_batch_size,
-            images=self.image_planner(limits),
-            rope_switch_length=self.spec.rope_switch_length,
-            adapters=self.adapters.slots,
-            speculator=speculator,
-        )
-
-    def image_planner(self, limits: Limits) -> ImagePlanner | None:
-        """The images of prompts, of a model that sees."""
-        vision = self.spec.vision
-        if vision is None:
-            return None
-        largest = limits.see_shapes(vision)[-1]
-        return ImagePlanner(
-            limits.image_rows,
-            vision.horizon,
-            lambda pictures: largest.holds(needed(vision, pictures)),
-            limits.image_run(vision),
-        )
-
-    def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
-        if self.speculation is None:
-            return None
-        buckets, proposer = runner.buckets, (runner.draft or runner) if self.drafter else None
-        return Speculator(self.speculation, limits.verify_buckets, buckets.can_verify, buckets.plain_size, proposer)
-
-    def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
-        """With the adapters that are named at start. Raises ValueError where one does not fit."""
-        setup = self.adapters
-        if setup.shapes is None:
-            return AdapterRegistry()
-        registry = AdapterRegistry(
-            setup.reader, setup.shapes, runner.model.adapters, model=model.model_id, most=self.options.max_cpu_loras
-        )
-        for each, weights in setup.named:
-            try:
-                registry.load(each.name, each.path, weights=weights)
-            except AdapterRefused as error:
-                raise ValueError(f"adapter {each.name!r}: {error}") from error
-        return registry
-
-    def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
-        return Description(
-            model_id=model.model_id,
-            revision=model.revision,
-            dtype=self.dtype,
-            device_kind=self.device.kind,
-            device_count=self.mesh.size,
-            vocab_size=self.spec.tokens,
-            eos_token_ids=tuple(model.eos_token_ids),
-            max_total_tokens=limits.max_total_tokens,
-            max_batch_prefill_tokens=limits.token_budget,
-            max_batch_total_tokens=limits.tokens_of(pages - 1),
-            max_batch_size=limits.max_batch_size,
-            page_size=limits.page_size,
-            pages_total=pages - 1,
-            max_top_logprobs=self.top,
-            prefix_cache=self.prefix_cache,
-            cache_dtype=self.cache_dtype,
-            decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
-            max_adapters=self.adapters.slots,
-            max_adapter_rank=self.adapters.rank,
-            max_draft_tokens=limits.draft_tokens,
-            pooling=self.pooling(model),
-            hidden_size=self.spec.hidden_size,
-            embeds_only=self.spec.head.missing,
-            logits=self.spec.predicts_prompt,
-            **self._describe_sight(limits),
-        )
-
-    def _describe_sight(self, limits: Limits) -> dict[str, Any]:
-        """What a model that sees takes of pictures."""
-        vision = self.spec.vision
-        if vision is None:
-            return {}
-        tokens, longest = limits.see_shapes(vision)[-1].rows, limits.token_budget - limits.max_batch_size + 1
-        return {
-            "image_token_id": vision.token,
-            "patch_values": vision.patch_values,
-            "patch_dtype": "bfloat16" if self.dtype == "bfloat16" else "float32",
-            "image_horizon": vision.horizon,
-            "max_images": MAX_IMAGES,
-            "max_image_patches": limits.image_patches,
-            "max_image_tokens": tokens if vision.horizon == "token" else min(tokens, longest),
-        }
 
 
 def _drafts(learnt: DrafterSource, speculation: Speculation | None) -> bool:

@@ -112,7 +112,7 @@ def answered(
     for number, ids in enumerate(asked):
         engine.submit(Request(number, ids, params, grammar=grammar))
     began = last = time.perf_counter()
-    while engine.live or engine.inbox:
+    while engine.requests.live or engine.requests.inbox:
         result = engine.step()
         last = time.perf_counter()
         for event in result.events if result else ():

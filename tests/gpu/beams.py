@@ -28,7 +28,7 @@ def measure(client: Client, record: Record, scale: Scale, rows: int, width: int)
         fill(client, crowd)
     else:
         client.step()
-        while not all((beams := client.engine.live[number].beams) and beams.begun for number in crowd):
+        while not all((beams := client.engine.requests.live[number].beams) and beams.begun for number in crowd):
             client.step()
         for _ in range(WARM_UP_STEPS):
             client.step()

@@ -42,7 +42,7 @@ def measure(
             crowd += client.submit(count - len(crowd), context, scale.growth)
             fill(client, crowd)
             times = timed(client, scale.decode_steps) | {"drained_seconds": drained_launch(client)}
-            live = [client.engine.live[number] for number in crowd]
+            live = [client.engine.requests.live[number] for number in crowd]
             cached = statistics.fmean(sequence.computed + len(sequence.encoder_input) for sequence in live)
             least = cost(scale, count, cached, quantize, 1 if cache else scale.itemsize)
             engine = {"model": scale.model, "weights": quantize or scale.dtype, "cache": cache or scale.dtype}
@@ -52,7 +52,7 @@ def measure(
 
 def fill(client: Client, crowd: Sequence[int]) -> None:
     """Step until each of `crowd` decodes, and a little longer."""
-    live = client.engine.live
+    live = client.engine.requests.live
     client.step()
     while any(live[number].first_token_at is None for number in crowd):
         client.step()

@@ -147,7 +147,7 @@ class Client:
 
     def drain(self) -> None:
         """Step until nothing is left."""
-        while self.engine.live or not self.engine.idle:
+        while self.engine.requests.live or not self.engine.idle:
             self.step()
 
     def cancel(self, ids: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_adapters(engine: FakeEngine) -> None:
-    slots, stacks = engine.scheduler.adapters, engine.device.stacks
+    slots, stacks = engine.scheduler.batch.adapters, engine.device.stacks
     held = Counter(s.adapter_slot for s in engine.placed if s.adapter_slot is not None)
     assert slots.held == [held[slot] for slot in range(slots.slots)], f"I23: held {slots.held}, by sequences {held}"
     there = {digest: slot for slot, digest in stacks.items()}
@@ -41,7 +41,7 @@ class PlacementCheck:
     def __call__(self, plan: Plan) -> None:
         slots, new = [slot for slot, _ in plan.placements], {slot: each.digest for slot, each in plan.placements}
         assert len(new) == len(slots), f"I23: two adapters for one slot in {slots}"
-        assert new.keys() <= set(range(self.engine.scheduler.adapters.slots)), f"I23: there are no slots {slots}"
+        assert new.keys() <= set(range(self.engine.scheduler.batch.adapters.slots)), f"I23: there are no slots {slots}"
         read = {slot for step in self.engine.steps for slot, _ in step.adapters}
         assert not read & new.keys(), f"I23: slots {slots} are placed anew while a dispatched step reads {read}"
         kept = {digest for slot, digest in self.before.items() if slot not in new}
@@ -59,15 +59,15 @@ class PlacementCheck:
 def waits_for_adapter(engine: FakeEngine, sequence: Sequence) -> bool:
     """Whether there is no slot for its adapter, or one that waits for such a slot has been passed often enough."""
     scheduler = engine.scheduler
-    held = {digest_of(s) for s in (*scheduler.running, *scheduler.leaving) if s.adapter}
+    held = {digest_of(s) for s in (*scheduler.batch.running, *scheduler.batch.leaving) if s.adapter}
 
     def has_none(one: Sequence) -> bool:
-        return one.adapter is not None and len(held) == scheduler.adapters.slots and digest_of(one) not in held
+        return one.adapter is not None and len(held) == scheduler.batch.adapters.slots and digest_of(one) not in held
 
     if has_none(sequence):
         engine.events["waits for an adapter"] += 1
         return True
-    barred = any(s.passed_by >= scheduler.most_passing for s in scheduler.waiting if has_none(s))
+    barred = any(s.passed_by >= scheduler.admission.most_passing for s in scheduler.queue.waiting if has_none(s))
     engine.events["barred"] += barred and sequence.adapter is not None
     return barred and sequence.adapter is not None
 
@@ -77,5 +77,5 @@ def count_passed(engine: FakeEngine, plan: Plan, waiting: list[Sequence]) -> Non
     for one in waiting:
         alike = (s for s in plan.admitted if s.adapter and s.first and s.request.caller == one.request.caller)
         engine.passed[one.request.id] += sum(s.order > one.order for s in alike)
-        most = engine.scheduler.most_passing
+        most = engine.scheduler.admission.most_passing
         assert engine.passed[one.request.id] <= most, f"I23: more than {most} have passed {one.request.id}"

@@ -42,7 +42,7 @@ def an_adapter_is_released_while_a_step_reads_it(patch: Patch) -> None:
 
     def early(scheduler: Scheduler, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.adapter_slot is not None:
-            scheduler.adapters.release(sequence.adapter_slot)
+            scheduler.batch.adapters.release(sequence.adapter_slot)
             sequence.adapter_slot = None
         finish(scheduler, sequence, reason)
 
@@ -64,9 +64,9 @@ def adapters_outlive_a_failed_step(patch: Patch) -> None:
     reset = Scheduler.reset
 
     def keep(scheduler: Scheduler) -> None:
-        slot_of = scheduler.adapters.slot_of
+        slot_of = scheduler.batch.adapters.slot_of
         reset(scheduler)
-        scheduler.adapters.slot_of = slot_of
+        scheduler.batch.adapters.slot_of = slot_of
 
     patch.setattr(Scheduler, "reset", keep)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_beams(engine: FakeEngine) -> None:
-    running = {id(sequence) for sequence in engine.scheduler.running}
+    running = {id(sequence) for sequence in engine.scheduler.batch.running}
     for first in [each for each in engine.recent if each.beams]:
         members, number = first.members, first.request.id
         slots = [member.slot for member in members if member.slot is not None]
@@ -91,7 +91,7 @@ class BeamCheck:
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
-        self.before = [sequence for sequence in engine.scheduler.running if sequence.beams]
+        self.before = [sequence for sequence in engine.scheduler.batch.running if sequence.beams]
         self.half_way = list(filter(is_half_way, self.before))
 
     def __call__(self, plan: Plan) -> None:

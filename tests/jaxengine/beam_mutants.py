@@ -130,7 +130,7 @@ def children_are_copied_from_parents_that_have_grown(patch: Patch) -> None:
             forks.append(scheduler.tables.fork(first.members[parent], first.members[child]))
             first.members[child].become(first.members[parent])
             if len(first.beams.branches[child].tokens) == 1:
-                scheduler.running.append(first.members[child])
+                scheduler.batch.running.append(first.members[child])
         return forks
 
     patch.setattr(Scheduler, "grow_beams", grow)
@@ -140,9 +140,9 @@ def nobody_wakes(patch: Patch) -> None:
     grow = Scheduler.grow_beams
 
     def only_the_first(scheduler: Scheduler, first: Sequence, moves: Moves) -> list[Fork]:
-        running = [*scheduler.running]
+        running = [*scheduler.batch.running]
         forks = grow(scheduler, first, moves)
-        scheduler.running = running
+        scheduler.batch.running = running
         return forks
 
     patch.setattr(Scheduler, "grow_beams", only_the_first)
@@ -203,9 +203,8 @@ def one_beam_is_preempted_without_the_others(patch: Patch) -> None:
     def preempt(scheduler: Scheduler, sequence: Sequence) -> None:
         scheduler.preemptions += 1
         sequence.members[0].preemptions += 1
-        scheduler._stop(sequence)
-        scheduler._vacate(sequence)
-        scheduler._queue(sequence)
+        scheduler.batch.leave(sequence)
+        scheduler.queue.add(sequence)
 
     patch.setattr(Scheduler, "_preempt", preempt)
 
@@ -216,7 +215,7 @@ def each_beam_of_a_preempted_search_waits_by_itself(patch: Patch) -> None:
     def all_queued(scheduler: Scheduler, sequence: Sequence) -> None:
         preempt(scheduler, sequence)
         for beam in sequence.members[1:]:
-            scheduler._queue(beam)
+            scheduler.queue.add(beam)
 
     patch.setattr(Scheduler, "_preempt", all_queued)
 
@@ -243,7 +242,7 @@ def a_failed_step_leaves_the_asleep_their_slots(patch: Patch) -> None:
     reset = Scheduler.reset
 
     def forgetful(scheduler: Scheduler) -> None:
-        asleep = [beam for each in scheduler.running if each.first for beam in each.members if beam.asleep]
+        asleep = [beam for each in scheduler.batch.running if each.first for beam in each.members if beam.asleep]
         slots = [beam.slot for beam in asleep]
         reset(scheduler)
         for beam, slot in zip(asleep, slots, strict=True):
@@ -256,10 +255,10 @@ def a_failed_step_queues_each_beam(patch: Patch) -> None:
     reset = Scheduler.reset
 
     def each_queued(scheduler: Scheduler) -> None:
-        others = [each for each in scheduler.running if not each.first]
+        others = [each for each in scheduler.batch.running if not each.first]
         reset(scheduler)
         for beam in others:
-            scheduler._queue(beam)
+            scheduler.queue.add(beam)
 
     patch.setattr(Scheduler, "reset", each_queued)
 

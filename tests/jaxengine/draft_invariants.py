@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_drafts(engine: FakeEngine) -> None:
-    for sequence in engine.scheduler.running:
+    for sequence in engine.scheduler.batch.running:
         need = engine.scheduler.tables.need(sequence)
         assert 0 <= need.next_step <= need.known_tokens, f"I26: pages held for guesses make {need}"
-    for sequence in [s for s in engine.scheduler.running if s.in_flight == 0]:
+    for sequence in [s for s in engine.scheduler.batch.running if s.in_flight == 0]:
         known, number = len(sequence.tokens), sequence.request.id
         assert sequence.length == known, f"I26: request {number} has {known} tokens and counts {sequence.length}"
         waits = sequence.beams is not None  # for the other beams
@@ -30,7 +30,7 @@ class DraftCheck:
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
-        self.before = {s: len(s.tables[0].pages) for s in engine.scheduler.running}
+        self.before = {s: len(s.tables[0].pages) for s in engine.scheduler.batch.running}
         self.in_flight = bool(engine.steps)
         self.pages = 0  # that the plan's drafts took, of each table
 
@@ -44,7 +44,7 @@ class DraftCheck:
         for row in drafting:
             self._check_row(row)
         self.pages = sum(map(self._pages_for_draft, drafting))
-        left, running = self.engine.pool.available, len(self.engine.scheduler.running)
+        left, running = self.engine.pool.available, len(self.engine.scheduler.batch.running)
         needed = running * len(self.engine.scheduler.tables.windows)
         assert not self.pages or left >= needed, f"I26: drafts leave {left} pages for {running} requests to grow"
 

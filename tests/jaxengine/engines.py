@@ -150,11 +150,11 @@ def alone(engine: Engine, request: Request) -> Answer:
 def check_idle(engine: Engine) -> None:
     """Nothing is left of requests that all have ended."""
     scheduler, pool = engine.scheduler, engine.scheduler.pool
-    assert scheduler.idle and not engine.live and engine.flight is None
+    assert scheduler.idle and not engine.requests.live and engine.flight is None
     assert not any(pool.references)
     assert pool.available == pool.total - 1
-    assert sorted(scheduler.free_slots) == list(range(scheduler.slots))
-    assert not any(scheduler.adapters.held)
+    assert sorted(scheduler.batch.free_slots) == list(range(scheduler.slots))
+    assert not any(scheduler.batch.adapters.held)
 
 
 def _note(answer: Answer, event: Event) -> None:

@@ -87,7 +87,7 @@ class FakeEngine:
             speculator=speculator,
             images=images,
         )
-        self.scheduler.most_passing = MOST_PASSING
+        self.scheduler.admission.most_passing = MOST_PASSING
         self.device = FakeDevice(pages, page_size, slots, rope_switch_length, whole=self.whole, run=self.run)
         self.answers = Answers([EOS])
         self.clock = 0.0
@@ -130,7 +130,7 @@ class FakeEngine:
             for member in sequence.members
             if member.asleep and sequence.slot is not None
         ]
-        return [*self.scheduler.running, *self.scheduler.leaving, *asleep]
+        return [*self.scheduler.batch.running, *self.scheduler.batch.leaving, *asleep]
 
     def fits(self, prompt_length: int, max_tokens: int, width: int = 1) -> bool:
         """Whether the request can be served at all. The last token is never fed, so it needs no page."""
@@ -250,7 +250,7 @@ class FakeEngine:
         self._note(plan, check)
         if plan.rows:
             self._note_drafts(plan)
-            self.read = {s: self.read[s] for s in self.scheduler.running if s in self.read}
+            self.read = {s: self.read[s] for s in self.scheduler.batch.running if s in self.read}
             self.read |= {row.sequence: row.start + row.count for row in plan.rows}
             slots = [row.sequence.slot for row in plan.rows]
             tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]

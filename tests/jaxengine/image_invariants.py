@@ -68,7 +68,7 @@ class ImageCheck:
         self.blank = len(pool.blank)
         self.read = {row for step in engine.steps for row in step.image_rows}
         self.held = [(each, each.encoded) for s in engine.members for each in s.images if each.encoded is not None]
-        self.behind = [s for s in engine.scheduler.running if self._next_missing(s)]
+        self.behind = [s for s in engine.scheduler.batch.running if self._next_missing(s)]
 
     def __call__(self, plan: Plan) -> None:
         self._check_encodes(plan)
@@ -137,7 +137,7 @@ class ImageCheck:
             return
         first = min(stuck, key=lambda s: s.order)
         self.engine.events["waits for room"] += 1
-        running = self.engine.scheduler.running
+        running = self.engine.scheduler.batch.running
         before = running[: running.index(first)]  # of a search's beams, some may be before others
         older = {each.image.key for s in before for each in s.images if each.encoded}
         assert all(image.key in older for image, _ in plan.encodes), "I30: an image has passed one that waits for room"

@@ -24,7 +24,7 @@ def rows_are_given_away_while_a_step_reads_them(patch: Patch) -> None:
     plan = Scheduler.plan
 
     def early(scheduler: Scheduler, *only: Callable[[Sequence], bool]) -> Plan:
-        for sequence in scheduler.running:
+        for sequence in scheduler.batch.running:
             scheduler.images.passed(sequence, sequence.computed)
         return plan(scheduler, *only)
 

@@ -59,8 +59,10 @@ def check_idle(engine: FakeEngine) -> None:
     assert scheduler.idle and not engine.steps, "I24: not idle"
     assert not any(pool.references), f"I24: pages still held: {pool.references}"
     assert pool.available == pool.total - 1, f"I24: {pool.available} of {pool.total - 1} pages came back"
-    assert sorted(scheduler.free_slots) == list(range(scheduler.slots)), f"I24: free slots {scheduler.free_slots}"
-    assert not any(scheduler.adapters.held), f"I24: adapters still held: {scheduler.adapters.held}"
+    assert sorted(scheduler.batch.free_slots) == list(range(scheduler.slots)), (
+        f"I24: free slots {scheduler.batch.free_slots}"
+    )
+    assert not any(scheduler.batch.adapters.held), f"I24: adapters still held: {scheduler.batch.adapters.held}"
     assert not holders_left(engine), "I24: images still held"
     for sequence in engine.sequences:
         assert sequence.finish is not FinishReason.NOT_FINISHED, f"I20: request {sequence.request.id} never ended"
@@ -112,8 +114,8 @@ def _check_told(engine: FakeEngine) -> None:
 def _check_queued_prefill(engine: FakeEngine) -> None:
     """By the rows of dispatched steps. An encoder input is read in the first."""
     scheduler = engine.scheduler
-    left = sum(len(sequence.request.prompt) for sequence in scheduler.waiting)
-    for sequence in [] if engine.encoder else scheduler.running:
+    left = sum(len(sequence.request.prompt) for sequence in scheduler.queue.waiting)
+    for sequence in [] if engine.encoder else scheduler.batch.running:
         left += max(0, len(sequence.request.prompt) - engine.read[sequence]) if sequence.first else 0
     counted = gauges(scheduler, ())["queued_prefill_tokens"]
     assert counted == left, f"I29: {counted} tokens of prompts are said to be left, {left} are"
@@ -121,17 +123,19 @@ def _check_queued_prefill(engine: FakeEngine) -> None:
 
 def _check_queues(engine: FakeEngine) -> None:
     scheduler = engine.scheduler
-    for queue in (scheduler.waiting, scheduler.running):
+    for queue in (scheduler.queue.waiting, scheduler.batch.running):
         orders = [s.order for s in queue]
         assert orders == sorted(orders), "I17: a queue is out of order"
     alive = sorted(s.request.id for s in engine.sequences if s.finish is FinishReason.NOT_FINISHED)
-    queued = sorted(s.request.id for s in (*scheduler.waiting, *scheduler.running) if s.first)
+    queued = sorted(s.request.id for s in (*scheduler.queue.waiting, *scheduler.batch.running) if s.first)
     assert queued == alive, f"I10: {queued} are waiting or running, {alive} should be"
-    leaving = {s.request.id for s in scheduler.leaving}
-    once = len({id(s) for s in scheduler.leaving}) == len(scheduler.leaving)
+    leaving = {s.request.id for s in scheduler.batch.leaving}
+    once = len({id(s) for s in scheduler.batch.leaving}) == len(scheduler.batch.leaving)
     assert once and not leaving & set(alive), f"I10: {leaving} are leaving"
     slots = [-1 if s.slot is None else s.slot for s in engine.placed]
-    assert sorted([*slots, *scheduler.free_slots]) == list(range(scheduler.slots)), f"I11: {slots} slots are taken"
+    assert sorted([*slots, *scheduler.batch.free_slots]) == list(range(scheduler.slots)), (
+        f"I11: {slots} slots are taken"
+    )
 
 
 def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
@@ -194,7 +198,7 @@ class PlanCheck:
     def __init__(self, engine: FakeEngine, only: Only | None) -> None:
         self.engine = engine
         self.only = only
-        self.running = list(engine.scheduler.running)
+        self.running = list(engine.scheduler.batch.running)
         self.preemptions = {s: s.preemptions for s in engine.sequences}
         limit = engine.scheduler.rope_switch_length
         self.outgrown = {s for s in self.running if s.rope_length <= limit < s.length}
@@ -328,13 +332,13 @@ class PlanCheck:
         scheduler = self.engine.scheduler
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
-            ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
+            ready = [s for s in self.running if s in scheduler.batch.running and not s.exhausted]
             decodes = [s for s in ready if s.images_end <= s.computed == s.length - 1]
             left_out = [s for s in decodes if id(s) not in rows and not scheduler.images.lacks(s)]
             assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
-        older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
-        passed = [s for s in older if not any(self._waits_for_prefix(s, other) for other in scheduler.running)]
+        older = [s for s in scheduler.queue.waiting if s.order < newest.get(s.request.caller, s.order)]
+        passed = [s for s in older if not any(self._waits_for_prefix(s, other) for other in scheduler.batch.running)]
         assert all(waits_for_adapter(self.engine, s) for s in passed), "I17: admitted past an older one"
         count_passed(self.engine, plan, passed)
 

@@ -14,6 +14,9 @@ from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.rpc.page_keys import page_key, root_key
+from jaxengine.scheduler.admission import Admission
+from jaxengine.scheduler.prefill import Prefill
+from jaxengine.scheduler.running_batch import RunningBatch
 from jaxengine.scheduler.scheduler import Scheduler
 
 Patch = pytest.MonkeyPatch
@@ -176,7 +179,7 @@ def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:
     def finish(scheduler: Scheduler, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.finish is FinishReason.NOT_FINISHED:
             sequence.finish = reason
-            (scheduler.waiting if sequence.slot is None else scheduler.running).remove(sequence)
+            (scheduler.queue.waiting if sequence.slot is None else scheduler.batch.running).remove(sequence)
             free(scheduler, sequence)
 
     patch.setattr(Scheduler, "finish", finish)
@@ -187,7 +190,7 @@ def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
         tables = scheduler.tables
         count = tables.need(sequence).next_step
         while count > scheduler.pool.available:
-            victim = scheduler.running[-1]
+            victim = scheduler.batch.running[-1]
             victim.in_flight = 0
             scheduler._preempt(victim)
             if victim is sequence:
@@ -200,22 +203,22 @@ def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
 
 def the_oldest_is_preempted(patch: Patch) -> None:
     preempt = Scheduler._preempt
-    patch.setattr(Scheduler, "_preempt", lambda scheduler, _: preempt(scheduler, scheduler.running[0]))
+    patch.setattr(Scheduler, "_preempt", lambda scheduler, _: preempt(scheduler, scheduler.batch.running[0]))
 
 
 def the_preempted_go_to_the_end_of_the_queue(patch: Patch) -> None:
-    patch.setattr(Scheduler, "add", lambda scheduler, sequence: scheduler.waiting.append(sequence))
+    patch.setattr(Scheduler, "add", lambda scheduler, sequence: scheduler.queue.waiting.append(sequence))
 
 
 def a_preempted_sequence_keeps_its_place_in_the_prefill(patch: Patch) -> None:
-    vacate = Scheduler._vacate
+    vacate = RunningBatch._vacate
 
-    def keep(scheduler: Scheduler, sequence: Sequence) -> None:
+    def keep(batch: RunningBatch, sequence: Sequence) -> None:
         computed = sequence.computed
-        vacate(scheduler, sequence)
+        vacate(batch, sequence)
         sequence.computed = computed
 
-    patch.setattr(Scheduler, "_vacate", keep)
+    patch.setattr(RunningBatch, "_vacate", keep)
 
 
 def more_run_than_there_are_slots(patch: Patch) -> None:
@@ -223,39 +226,39 @@ def more_run_than_there_are_slots(patch: Patch) -> None:
 
     def roomy(scheduler: Scheduler, *args: object, **kwargs: object) -> None:
         init(scheduler, *args, **kwargs)  # type: ignore[arg-type]
-        scheduler.free_slots.append(scheduler.slots)
+        scheduler.batch.free_slots.append(scheduler.slots)
 
     patch.setattr(Scheduler, "__init__", roomy)
 
 
 def a_chunk_ignores_the_budget(patch: Patch) -> None:
-    def chunk(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> None:
+    def chunk(prefill: Prefill, sequence: Sequence, plan: Plan) -> None:
         plan.rows.append(Row(sequence, sequence.computed, sequence.length - sequence.computed, True))
 
-    patch.setattr(Scheduler, "_add_chunk", chunk)
+    patch.setattr(Prefill, "add_chunk", chunk)
 
 
 def prefills_take_the_budget_before_decodes(patch: Patch) -> None:
     def plan_running(scheduler: Scheduler, plan: Plan) -> None:
-        for sequence in [s for s in scheduler.running if not s.exhausted]:
+        for sequence in [s for s in scheduler.batch.running if not s.exhausted]:
             if sequence.slot is not None and not scheduler._grow(sequence, plan):
                 plan.rows = []
                 return
-        active = [s for s in scheduler.running if not s.exhausted]
+        active = [s for s in scheduler.batch.running if not s.exhausted]
         for sequence in sorted(active, key=lambda s: s.computed - s.length):
-            scheduler._add_chunk(sequence, plan)
+            scheduler.prefill.add_chunk(sequence, plan)
 
     patch.setattr(Scheduler, "_plan_running", plan_running)
 
 
 def the_queue_is_overtaken_by_what_fits(patch: Patch) -> None:
-    admit = Scheduler._admit
+    admit = Admission.admit
 
-    def each(scheduler: Scheduler, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        for sequence in filter(only, list(scheduler.waiting)):
-            admit(scheduler, plan, partial(operator.is_, sequence))
+    def each(admission: Admission, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        for sequence in filter(only, list(admission.queue.waiting)):
+            admit(admission, plan, partial(operator.is_, sequence))
 
-    patch.setattr(Scheduler, "_admit", each)
+    patch.setattr(Admission, "admit", each)
 
 
 def admission_takes_a_page_too_many(patch: Patch) -> None:
@@ -267,7 +270,7 @@ def free(scheduler: Scheduler, sequence: Sequence) -> None:
     """Vacate without the guard, as the buggy code would."""
     if sequence.slot is not None:
         sequence.in_flight = 0
-        scheduler._vacate(sequence)
+        scheduler.batch._vacate(sequence)
 
 
 CAUGHT_BY: dict[Callable[[Patch], None], str] = {

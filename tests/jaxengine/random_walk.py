@@ -137,7 +137,7 @@ class Walk:
 
     def _adapter(self) -> str:
         """Of one more than there are slots, or none."""
-        adapters = [f"adapter {number}" for number in range(self.engine.scheduler.adapters.slots + 1)]
+        adapters = [f"adapter {number}" for number in range(self.engine.scheduler.batch.adapters.slots + 1)]
         return self.random.choice(["", *adapters]) if len(adapters) > 1 else ""
 
     def _prompt(self) -> Prompt:
@@ -163,7 +163,7 @@ class Walk:
     def _poison(self) -> None:
         """From now on the rows of one request are NaN."""
         scheduler = self.engine.scheduler
-        if chosen := [*scheduler.sequences()] if self.seeing else scheduler.running:
+        if chosen := [*scheduler.sequences()] if self.seeing else scheduler.batch.running:
             self.engine.device.poisoned.add(self.random.choice(chosen).request.id)
 
     def _probe(self) -> None:

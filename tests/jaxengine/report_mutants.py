@@ -11,7 +11,7 @@ from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.rpc.page_keys import short_key
-from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.scheduler.admission import Admission
 
 Patch = pytest.MonkeyPatch
 
@@ -61,14 +61,14 @@ def all_beams_of_a_search_have_a_prompt_to_compute(patch: Patch) -> None:
 
 
 def what_was_answered_before_counts_as_cached_prompt(patch: Patch) -> None:
-    start = Scheduler._start
+    start = Admission._start
 
-    def counting(scheduler: Scheduler, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
-        start(scheduler, sequence, prefix, plan)
+    def counting(admission: Admission, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
+        start(admission, sequence, prefix, plan)
         if sequence.preemptions == 0:
-            sequence.cached_tokens = len(prefix[0].pages) * scheduler.pool.page_size
+            sequence.cached_tokens = len(prefix[0].pages) * admission.tables.pool.page_size
 
-    patch.setattr(Scheduler, "_start", counting)
+    patch.setattr(Admission, "_start", counting)
 
 
 def what_was_answered_before_is_answered_again(patch: Patch) -> None:

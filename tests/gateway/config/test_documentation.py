@@ -8,7 +8,8 @@ import pytest
 from gateway import child_process
 from gateway.benchmark.options import BenchmarkOptions
 from gateway.config.command_line import FOREIGN, parse
-from gateway.config.options import MISSING, rows
+from gateway.config.compatibility import MISSING
+from gateway.config.options import rows
 from gateway.processes import engine_process
 from jaxengine.options.option import flag
 from jaxengine.options.plan import PlanOptions

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.command_line import parse, variable_of
-from gateway.config.options import MISSING, Options, rows
+from gateway.config.compatibility import MISSING
+from gateway.config.options import Options, rows
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.option import UsageError
 from tests.processes import PATIENCE, ROOT

@@ -20,7 +20,7 @@ def test_what_the_next_step_takes_is_in_what_known_tokens_take_and_that_is_in_th
         for _ in range(EVENTS):
             walk.run(1)
             if len(walk.engine.steps) < MAX_IN_FLIGHT:  # a plan could be asked for
-                for sequence in walk.engine.scheduler.running:
+                for sequence in walk.engine.scheduler.batch.running:
                     need = walk.engine.scheduler.tables.need(sequence)
                     assert 0 <= need.next_step <= need.known_tokens <= need.reserve, f"seed {seed}: {need}"
                     met["growing"] += need.next_step > 0

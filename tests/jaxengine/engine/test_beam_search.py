@@ -56,8 +56,8 @@ def preempting(engine: Engine, share: float) -> Iterator[None]:
     rng, scheduler, plan = random.Random(0), engine.scheduler, engine.scheduler.plan
 
     def after_preemption(*only: Any) -> Plan:
-        if scheduler.running and not scheduler._step_in_flight() and rng.random() < share:
-            scheduler._preempt(rng.choice(scheduler.running))
+        if scheduler.batch.running and not scheduler.batch.step_in_flight and rng.random() < share:
+            scheduler._preempt(rng.choice(scheduler.batch.running))
         return plan(*only)
 
     scheduler.plan = after_preemption  # type: ignore[method-assign]

@@ -146,7 +146,7 @@ class Poisoned(Watched):
         draft, pool = self.engine.runner.draft, self.engine.scheduler.pool
         assert draft is not None
         unread = np.ones((pool.total, pool.page_size), bool)
-        for sequence in self.engine.scheduler.running:
+        for sequence in self.engine.scheduler.batch.running:
             if (reading := draft.readings.get(sequence)) is None or reading.tables is not sequence.tables:
                 continue
             places = np.arange(reading.read + len(reading.guessed))

@@ -167,7 +167,7 @@ class Poisoned(Watched):
         draft, pool, runner = self.engine.runner.draft, self.engine.scheduler.pool, self.engine.runner
         assert draft is not None
         unread, unknown = (np.ones((pool.total, pool.page_size), bool) for _ in range(2))
-        for sequence in self.engine.scheduler.running:
+        for sequence in self.engine.scheduler.batch.running:
             self._except(unknown, sequence, len(sequence.tokens) - 1)
             if (reading := draft.readings.get(sequence)) is not None and reading.tables is sequence.tables:
                 self._except(unread, sequence, reading.read)

@@ -105,7 +105,7 @@ def test_a_grammar_that_breaks_in_a_step_with_its_draft_ends_its_request_only(
 def test_what_masks_behind_guesses_cost_is_not_charged_to_the_grammar(engine: Engine, expected: Answers) -> None:
     request = BOUND[0]
     engine.submit(request)
-    while not (live := [each for each in engine.live.values() if each.matcher is not None]):
+    while not (live := [each for each in engine.requests.live.values() if each.matcher is not None]):
         engine.step()
     matcher = live[0].matcher
     assert matcher is not None

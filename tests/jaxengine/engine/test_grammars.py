@@ -13,7 +13,6 @@ from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import TOO_COSTLY
 from jaxengine.request.event import FinishReason
-from jaxengine.request.interface import StepResult
 from tests.jaxengine.engines import Answer, alone, ask, finish, load, prompt, serve
 from tests.jaxengine.grammar import hostile
 from tests.tiny import EOS, tokenizer
@@ -102,8 +101,8 @@ def test_a_preempted_sequence_goes_on_with_its_grammar(engine: Engine, monkeypat
     before = engine.stats().preemptions
     for request in requests:
         engine.submit(request)
-    while engine.inbox or engine.preparing:  # all are to run at once
-        engine._read_inbox(StepResult())
+    while engine.requests.inbox or engine.preparing:  # all are to run at once
+        engine.requests.read_inbox()
     answers = finish(engine, {request.id: Answer() for request in requests})
     assert engine.stats().preemptions > before
     assert {request.id: answers[request.id].ids for request in requests} == expected
@@ -216,7 +215,7 @@ def test_a_request_can_be_cancelled_while_its_grammar_compiles(engine: Engine) -
     engine.submit(ask(1, prompt(5), grammar=Grammar("regex", "[l-p]{5}")))
     engine.cancel(1)
     assert finish(engine, {1: Answer()})[1].finish is FinishReason.CANCELLED
-    assert not engine.live and not engine.preparing
+    assert not engine.requests.live and not engine.preparing
 
 
 THINK, END = 300, (301, 302)  # ids of the tiny vocabulary that stand for the marks of a thought

@@ -153,10 +153,10 @@ def preempting(engine: Engine, steps: tuple[int, ...]) -> Iterator[None]:
 
     def after_preemption(*only: Any) -> Plan:
         if due and next(number) >= due[0]:
-            if scheduler._step_in_flight():
+            if scheduler.batch.step_in_flight:
                 return Plan()  # the step before is completed first
             due.pop(0)
-            for sequence in [*scheduler.running]:
+            for sequence in [*scheduler.batch.running]:
                 scheduler._preempt(sequence)
         return plan(*only)
 

@@ -221,9 +221,9 @@ def test_loading_and_unloading_under_load_leaks_nothing_and_changes_nobody_s_tok
     for turn in range(200):
         name = f"fleeting {turn % 3}"
         if turn % 8 == 0:
-            answers |= {request.id: Answer() for request in neighbours if request.id not in engine.live}
+            answers |= {request.id: Answer() for request in neighbours if request.id not in engine.requests.live}
             for request in neighbours:
-                if request.id not in engine.live:
+                if request.id not in engine.requests.live:
                     engine.submit(request)
         engine.load_adapter(name, str(files / f"a{turn % ADAPTERS}"), in_place=turn % 2 == 0)
         number = 1000 + turn
@@ -238,7 +238,7 @@ def test_loading_and_unloading_under_load_leaks_nothing_and_changes_nobody_s_tok
         assert answers[request.id].ids == expected[request.id].ids
     registry = engine.adapter_registry
     assert len(registry._entries) == held and {*registry._recent} <= {*registry._entries}
-    assert len(engine.scheduler.adapters.slot_of) <= SLOTS
+    assert len(engine.scheduler.batch.adapters.slot_of) <= SLOTS
 
 
 def test_an_engine_without_adapters_refuses_to_load_one(tiny: Callable[[str], Path], compile_cache: None) -> None:

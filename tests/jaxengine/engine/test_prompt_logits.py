@@ -130,7 +130,7 @@ def test_logits_that_come_again_take_the_place_of_the_same(engine_of: EngineOf, 
     """The cache is lost in the middle of a prompt of 116 tokens: its first chunk is computed once more."""
     engine, ids = engine_of(MODEL), prompt(116, seed=3)
     engine.submit(request := ask(1, ids, logits="all", max_tokens=1))
-    while (sequence := engine.live.get(1)) is None or sequence.logits is None:
+    while (sequence := engine.requests.live.get(1)) is None or sequence.logits is None:
         engine.step()
     sequence.logits.fill(np.nan)
     engine._start_over()

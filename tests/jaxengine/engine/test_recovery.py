@@ -117,7 +117,7 @@ def engine(wide: Engine) -> Iterator[Engine]:
     wide.runner, wide.flight = runner, None
     wide.scheduler.reset()
     runner.reset()
-    for request in list(wide.live):
+    for request in list(wide.requests.live):
         wide.cancel(request)
     while not wide.idle:
         wide.step()

@@ -181,7 +181,7 @@ def test_what_was_computed_behind_the_end_of_a_request_is_not_the_answer_of_the_
     engine.submit(ends)
     while not answers[1].tokens:
         step(engine, answers)
-    assert (answers[1].ids, engine.live) == ([77], {}) and engine.flight is not None
+    assert (answers[1].ids, engine.requests.live) == ([77], {}) and engine.flight is not None
     assert serve(engine, [follows])[1].ids == expected.ids
 
 
@@ -227,7 +227,7 @@ def age(engine: Engine, requests: Iterable[Request], seconds: float) -> None:
     """Let `requests` have arrived earlier: time passes for them alone, however slow the machine is."""
     for request in requests:
         object.__setattr__(request, "arrived", request.arrived - seconds)
-        engine.live[request.id].earliest_deadline -= seconds
+        engine.requests.live[request.id].earliest_deadline -= seconds
 
 
 def test_a_deadline_ends_a_request_wherever_it_is(engine: Engine) -> None:
@@ -238,7 +238,7 @@ def test_a_deadline_ends_a_request_wherever_it_is(engine: Engine) -> None:
         engine.submit(request)
     for _ in range(20):
         step(engine, answers)
-    assert engine.scheduler.running and engine.scheduler.waiting
+    assert engine.scheduler.batch.running and engine.scheduler.queue.waiting
     age(engine, [*late, in_time], 2000)
     finish(engine, answers)
     assert {answers[request.id].finish for request in late} == {FinishReason.DEADLINE}
@@ -252,11 +252,11 @@ def test_a_deadline_for_the_queue_spares_those_that_left_it(engine: Engine) -> N
         engine.submit(request)
     for _ in range(4):
         step(engine, answers)
-    started = {sequence.request.id for sequence in engine.scheduler.running}
+    started = {sequence.request.id for sequence in engine.scheduler.batch.running}
     assert {number for number in answers if not engine.is_queued(number)} == started
     age(engine, requests, 2000)
     finish(engine, answers)
-    assert started and not engine.never_scheduled
+    assert started and not engine.requests.never_scheduled
     for number, answer in answers.items():
         assert answer.finish is (FinishReason.LENGTH if number in started else FinishReason.QUEUE_TIMEOUT)
 
@@ -267,7 +267,7 @@ def test_a_deadline_for_the_queue_spares_those_whose_prompt_another_reads(engine
     for request in requests:
         engine.submit(request)
     step(engine, answers)
-    assert [len(engine.scheduler.running), len(engine.scheduler.waiting)] == [1, 2]
+    assert [len(engine.scheduler.batch.running), len(engine.scheduler.queue.waiting)] == [1, 2]
     assert not any(map(engine.is_queued, answers))
     age(engine, requests, 2000)
     finish(engine, answers)

@@ -284,7 +284,7 @@ def test_a_request_cancelled_at_any_step_changes_no_other(engine: Engine, expect
             engine.submit(request)
         for _ in range(when):
             step(engine, answers)
-        running = engine.scheduler.running[0].request.id
+        running = engine.scheduler.batch.running[0].request.id
         engine.cancel(running)
         finish(engine, answers)
     assert answers[running].finish is FinishReason.CANCELLED

@@ -102,7 +102,7 @@ def test_it_begins_as_soon_as_a_slot_falls_free(served: FakeEngine) -> None:
 
 def test_only_so_many_with_adapters_pass_it_and_others_still_do(served: FakeEngine) -> None:
     """However fast requests for the two adapters that lie there come."""
-    served.scheduler.most_passing = 4
+    served.scheduler.admission.most_passing = 4
     admitted(served)
     third = served.add([1, 2], adapter="C")
     passing = []

@@ -97,7 +97,7 @@ def test_of_two_searches_that_outgrow_the_pool_the_later_one_is_preempted_whole_
         if not late.preemptions:
             step(served)
     assert early.preemptions == 0 and all(beam.slot is None for beam in late.members)
-    assert served.scheduler.preemptions == 1 and served.scheduler.waiting == [late]
+    assert served.scheduler.preemptions == 1 and served.scheduler.queue.waiting == [late]
     finish(served)
 
 
@@ -146,7 +146,7 @@ def test_a_search_goes_on_after_a_failed_step_with_the_beams_it_had() -> None:
     served.dispatch()
     served.fail()
     check_state(served)
-    assert served.scheduler.waiting == [first] and first.preemptions == 1
+    assert served.scheduler.queue.waiting == [first] and first.preemptions == 1
     assert {len(beam.tokens) for beam in first.members} == {len(PROMPT) + 4}
     assert len(step(served).rows) == 3
     finish(served)
@@ -206,7 +206,7 @@ def test_an_adapter_is_placed_once_for_all_beams() -> None:
     served = engine(adapter_slots=1)
     first = search(served, adapter="a")
     assert len(step(served).placements) == 1
-    assert served.scheduler.adapters.held == [3] and {beam.adapter_slot for beam in first.members} == {0}
+    assert served.scheduler.batch.adapters.held == [3] and {beam.adapter_slot for beam in first.members} == {0}
     finish(served)
 
 

@@ -15,7 +15,7 @@ def engine(slots: int = SLOTS) -> FakeEngine:
 
 
 def waiting(served: FakeEngine) -> set[int]:
-    return {sequence.request.caller for sequence in served.scheduler.waiting}
+    return {sequence.request.caller for sequence in served.scheduler.queue.waiting}
 
 
 lengths = st.tuples(st.integers(1, LONGEST), st.integers(1, LONGEST))
@@ -32,7 +32,7 @@ def test_while_both_wait_what_two_callers_got_differs_by_a_batch_at_most(
             served.add([1 + caller] * prompt, new_tokens, caller=caller, ignore_eos=True)
     while waiting(served) == {FLOODER, VISITOR}:
         served.serve()
-        got = served.scheduler.fair_queue.counters
+        got = served.scheduler.queue.counters
         assert abs(got[FLOODER] - got[VISITOR]) <= SLOTS * 2 * LONGEST
     served.serve_until_idle()
     check_idle(served)

@@ -155,7 +155,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 timeout=timeout,
                 prompt_logprobs=flags[0] and flags[1] and not width,
                 ignore_eos=flags[0],
-                adapter=adapter if self.engine.scheduler.adapters.slots else "",
+                adapter=adapter if self.engine.scheduler.batch.adapters.slots else "",
                 search=BeamSearch(width=width, early_stopping=early_stopping) if width else None,
                 resumed=0 if width else resumed,
             )
@@ -182,10 +182,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         self.engine.abort(data.draw(st.sampled_from(self.engine.sequences)))
 
-    @precondition(lambda self: self.engine.scheduler.running)
+    @precondition(lambda self: self.engine.scheduler.batch.running)
     @rule(data=st.data())
     def poison(self, data: st.DataObject) -> None:
-        self.engine.device.poisoned.add(data.draw(st.sampled_from(self.engine.scheduler.running)).request.id)
+        self.engine.device.poisoned.add(data.draw(st.sampled_from(self.engine.scheduler.batch.running)).request.id)
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 90.0]))
     def advance(self, seconds: float) -> None:

@@ -127,7 +127,7 @@ def test_a_full_pool_drains_then_preempts_the_newest() -> None:
         if len(served.steps) > 1:
             served.collect()
     served.dispatch()
-    assert (old.preemptions, new.preemptions) == (0, 1) and new in served.scheduler.waiting
+    assert (old.preemptions, new.preemptions) == (0, 1) and new in served.scheduler.queue.waiting
     served.serve_until_idle()
     check_idle(served)
 
@@ -182,7 +182,7 @@ def test_priority_is_worth_a_bounded_wait() -> None:
     served.add([2])
     served.advance(2)
     served.add([3])
-    assert [s.request.id for s in served.scheduler.waiting] == [1, 0, 2]
+    assert [s.request.id for s in served.scheduler.queue.waiting] == [1, 0, 2]
     assert patient.order < served.sequences[2].order
 
 
@@ -262,7 +262,7 @@ def test_a_failed_step_sends_everything_alive_back_in_order_with_its_tokens() ->
     served.dispatch()
     served.fail()
     check_state(served)
-    assert served.scheduler.waiting == [first, second, late]
+    assert served.scheduler.queue.waiting == [first, second, late]
     assert len(first.tokens) == len(second.tokens) == 6 and not served.pool.index
     served.serve_until_idle()
     check_idle(served)
@@ -287,7 +287,7 @@ def test_a_caller_pays_for_the_prompt_of_a_resumed_request_and_for_what_is_new(p
     served.add([1, 2, 3], max_tokens=10, ignore_eos=True)
     served.serve_until_idle()
     resumed = served.add([1, 2, 3], max_tokens=10, ignore_eos=True, caller=1, resumed=6)
-    counters = served.scheduler.fair_queue.counters
+    counters = served.scheduler.queue.counters
     before = counters[1]
     served.dispatch()
     assert resumed.cached_tokens == (3 if prefix_cache else 0)

@@ -19,6 +19,7 @@ from jaxengine.startup.build import load_engine
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import size
 from jaxengine.weights.loading import abstract_parameters
 from tests.eagle import Kind, TinyEagle
 from tests.tiny import VOCAB
@@ -70,7 +71,7 @@ def test_every_process_writes_a_recipe_alike_and_whole(zoo: Callable[[str], Path
     """A store knows an engine by what is written of its recipe."""
     model, options = open_model(str(zoo(name))), EngineOptions(**OPTIONS, enable_lora=True)
     setup = Setup.decide(model, options)
-    recipe = setup.recipe(setup.shapes(*setup.size(derive_limits(options, setup.spec, setup.device))))
+    recipe = setup.recipe(setup.shapes(*size(setup, derive_limits(options, setup.spec, setup.device))))
     assert written(recipe, 1) == written(recipe, 2) == repr(recipe)
     assert not re.search(r" at 0x|\.\.\.|array\(", repr(recipe))
 

@@ -18,6 +18,7 @@ from jaxengine.startup.defaults import derive_limits, resolve_speculation
 from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.memory import draft_page_bytes, page_bytes
 from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import size
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B
 
 CONFIG = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 2}
@@ -86,7 +87,7 @@ def test_its_pages_and_weights_are_counted(tiny: Callable[[str], Path], monkeypa
         options = EngineOptions(max_total_tokens=64, speculative_config=CONFIG if drafter else None)  # type: ignore[arg-type]
         setup = Setup.decide(replace(opened, **drafter), options)
         limits = derive_limits(options, setup.spec, setup.device, setup.drafter)
-        return setup.size(limits)[1]
+        return size(setup, limits)[1]
 
     assert pages() == 100 and pages(drafter=DraftModelSource(opened.source)) == 50
 

@@ -1,0 +1,73 @@
+"""How large an engine may be: the memory that a setup takes of each device, and so how many pages its pool gets.
+
+`memory` counts the bytes of each kind; here they are those of a `Setup`.
+"""
+
+from typing import Any
+
+from jaxengine.cache.limits import Limits
+from jaxengine.model.adapters import abstract_adapters
+from jaxengine.model.adapters import held_bytes as stack_bytes
+from jaxengine.startup.memory import (
+    Demand,
+    clamp_total,
+    draft_page_bytes,
+    fitting_pages,
+    image_bytes,
+    page_bytes,
+    pool_pages,
+    sampler_bytes,
+    temporary_bytes,
+    tuning_bytes,
+)
+from jaxengine.startup.setup import Setup
+from jaxengine.weights.loading import abstract_drafter, abstract_parameters, array_bytes, held_bytes, largest_bytes
+
+TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
+
+
+def size(setup: Setup, limits: Limits) -> tuple[Limits, int]:
+    """`limits` as far as memory allows, and the pages of the pool.
+
+    Raises:
+        DoesNotFit: with numbers.
+    """
+    temporaries = 0 if setup.device.on_host else planned_temporaries(setup, limits)
+    return fit(setup, limits, demand_of(setup, limits, temporaries))
+
+
+def fit(setup: Setup, limits: Limits, demand: Demand) -> tuple[Limits, int]:
+    """`size` where the demand is known."""
+    pages = fitting_pages(limits, setup.spec, setup.cache_dtype, setup.place, demand)
+    limits = clamp_total(setup.options, limits, pages)
+    return limits, pool_pages(setup.options, limits, setup.device, pages)
+
+
+def planned_temporaries(setup: Setup, limits: Limits) -> int:
+    """Bytes on each device, as XLA plans them: this compiles."""
+    shapes = setup.shapes(limits, TRIAL_PAGES)
+    return temporary_bytes(setup.compiler(shapes, _weights(setup) | _drafter(setup)))
+
+
+def demand_of(setup: Setup, limits: Limits, temporaries: int) -> Demand:
+    """What each device must hold, in bytes; `temporaries` is what a step needs besides."""
+    devices, page, weights = setup.mesh.size, limits.page_size, _weights(setup)
+    return Demand(
+        weights=held_bytes(weights),
+        drafter=array_bytes(_drafter(setup)),
+        adapters=stack_bytes(abstract_adapters(setup.spec, setup.adapters.shapes, setup.mesh, setup.device)),
+        sampler=sampler_bytes(limits, setup.spec),
+        temporaries=temporaries,
+        tuning=0 if setup.device.on_host else tuning_bytes(largest_bytes(weights), setup.place.memory_bytes),
+        page=page_bytes(setup.spec, page, setup.cache_dtype, devices)
+        + draft_page_bytes(setup.drafter, page, setup.dtype, devices),
+        images=image_bytes(limits, setup.spec, setup.dtype, devices),
+    )
+
+
+def _weights(setup: Setup) -> dict[str, Any]:
+    return abstract_parameters(setup.spec, setup.mesh, setup.dtype, setup.device, setup.formats)
+
+
+def _drafter(setup: Setup) -> dict[str, Any]:
+    return abstract_drafter(setup.drafter, setup.mesh, setup.dtype, setup.device) if setup.drafter else {}
