@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from convert.cache import locked
 from jaxengine.telemetry.logs import OURS
 from tests import shared_cache
-from tests.servers import Server, serving
-from tests.xla import AS_SERVED
+from tests.default_model import ASKING, DefaultModel, asking_default_model
+from tests.servers import Server
 
 Checkpoints = Callable[[str], Path]
 
@@ -22,13 +21,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 shared_cache.share_compiles()
 
 MANY_MAPS = 20_000
+DEFAULT_MODEL = DefaultModel()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Processes that share the tests (`-n`) take a file each: first the slow ones, lest one begins at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Processes that share the tests (`-n`) take a file each: first those that ask the default model, whose server a
+    process then starts once; then the other slow ones, lest one begins at the end."""
+    asking = config.stash[ASKING] = asking_default_model(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        items.sort(key=lambda item: (item.path not in asking, item.path not in slow))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,16 +38,23 @@ def pytest_configure(config: pytest.Config) -> None:
         shared_cache.clear()
 
 
+@pytest.fixture(scope="session")
+def default_model() -> Iterator[DefaultModel]:
+    yield DEFAULT_MODEL
+    DEFAULT_MODEL.stop()
+
+
 @pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The default model behind every route. The first time on a machine, it is fetched. It holds gigabytes, so not
-    for longer than a module, and two at a time however many processes share the tests. Compiled as for
-    its users."""
-    directory = tmp_path_factory.mktemp("smollm2")
-    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
-    with locked(shared_cache.ROOT / f"smollm2-{place}"), serving(directory, env=AS_SERVED) as server:
-        server.wait_ready()
-        yield server
+def smollm2(default_model: DefaultModel, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """The default model behind every route."""
+    return default_model.serve(tmp_path_factory.mktemp("smollm2"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_default_model(request: pytest.FixtureRequest) -> None:
+    """Beside modules that do not ask it."""
+    if request.path not in request.config.stash[ASKING]:
+        DEFAULT_MODEL.stop()
 
 
 @pytest.fixture(autouse=True)

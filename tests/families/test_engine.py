@@ -18,7 +18,7 @@ ONE_OF_EACH = ("bloom", "gemma2", "gpt_neox", "gpt_oss", "gptj", "olmo2", "opt_3
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_the_engine_s_logits_are_the_reference_s(name: str, zoo: Callable[[str], Path]) -> None:
-    engine = load(zoo(name), max_batch_size=2, max_batch_prefill_tokens=32, max_total_tokens=64)
+    engine = load(zoo(name), at_once=True, max_batch_size=2, max_batch_prefill_tokens=32, max_total_tokens=64)
     ids = prompt(40)
     before = engine.stats().steps
     answer = alone(engine, ask(1, ids, max_tokens=8, prompt_logprobs=True, logprobs=VOCAB))

@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 
 from convert.cache import cache_root, locked, new_directory
 from tests.gpu_compile import sources
-from tests.shared_cache import digest, found_from_sources
+from tests.shared_cache import digest, found, found_from_sources
 
 ROOT = Path(__file__).parents[2]
 COMPILE_SECONDS = 1800
@@ -68,13 +69,23 @@ def facts(module: str, paths: pytest.TempPathFactory) -> Any:
         pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
 
 
-def in_turn(programs: Iterable[str]) -> list[str]:
-    """The order in which this process compiles `programs`: of two that share the tests, each begins at its own end, and
-    finds what the other has made.
+def made_in_turn(program: str, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """What the functions `parts` of `program` return, by way of JSON. Of two processes that share the tests, each
+    begins at its own end, and takes over what the other has made in this run of the same sources.
     """
-    names = list(programs)
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    return names[::-1] if int(worker) % 2 else names
+    worker, shared_run = (os.environ.get(f"PYTEST_XDIST_{name}", "") for name in ("WORKER", "TESTRUNUID"))
+    if not shared_run:
+        return {name: make() for name, make in parts.items()}
+    begun = digest(shared_run, *(ROOT / file for file in sources.made_of(program)))
+
+    def part(name: str) -> dict[str, Any]:
+        return {"made": parts[name](), "of": sources.made_of(program)}
+
+    backwards = int(worker.removeprefix("gw")) % 2
+    names = [*parts][::-1] if backwards else [*parts]
+    found_parts = {name: found("h200-parts", digest(begun, name), partial(part, name)) for name in names}
+    sources.note(file for each in found_parts.values() for file in each["of"])
+    return {name: each["made"] for name, each in found_parts.items()}
 
 
 def run(module: str, directory: Path, *names: str) -> tuple[Any, list[str]]:

@@ -6,6 +6,7 @@ tokens are delivered once, and an idle engine holds no page, slot or request.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Logits, Request
 from jaxengine.startup.build import load_engine
+from tests.jaxengine.shared_executables import shared_executables
 from tests.tiny import BOS, VOCAB
 
 EngineOf = Callable[..., Engine]
@@ -67,12 +69,22 @@ class Named:
 
 
 def load(
-    directory: Path, *, every_bucket: bool = False, adapters: Mapping[str, Path] | None = None, **options: object
+    directory: Path,
+    *,
+    every_bucket: bool = False,
+    at_once: bool = False,
+    adapters: Mapping[str, Path] | None = None,
+    **options: object,
 ) -> Engine:
-    """An engine with few buckets, the largest only unless told, which reports the whole vocabulary if asked."""
+    """An engine with few buckets, the largest only unless told, which reports the whole vocabulary if asked.
+
+    Args:
+        at_once: every executable is built, as for a server, even if nobody calls it or another engine has it.
+    """
     chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_top_logprobs": VOCAB, **options}
     named = [NamedAdapter(name, str(path)) for name, path in (adapters or {}).items()]
-    engine = load_engine(open_model(str(directory)), EngineOptions(**chosen), adapters=named)  # type: ignore[arg-type]
+    with nullcontext() if at_once else shared_executables():
+        engine = load_engine(open_model(str(directory)), EngineOptions(**chosen), adapters=named)  # type: ignore[arg-type]
     if every_bucket:
         engine.finish_compiling()
     else:

@@ -19,7 +19,6 @@ from jaxengine.step.sampling import Sampled
 from jaxengine.step.upload import SlotFields, Upload
 
 LONGEST = 64  # tokens a sequence may have here
-_fill_slot = jax.jit(fill_slot, donate_argnums=0)
 
 
 def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[int] = ()) -> Sequence:
@@ -81,10 +80,18 @@ def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = (
     """The sampler's memory with `sequences` in slots 0 …"""
     state = SamplerState.empty(len(sequences), vocab, LONGEST)
     for slot, sequence in enumerate(sequences):
-        if needs_sampler_state(sequence):
-            sequence.slot = slot
-            state = _fill_slot(state, SamplerSlot.of(sequence, eos, LONGEST, vocab))
-    return state
+        sequence.slot = slot
+    new = [SamplerSlot.of(each, eos, LONGEST, vocab) for each in sequences if needs_sampler_state(each)]
+    if not new:
+        return state
+    new += new[-1:] * (len(sequences) - len(new))  # so that one function is compiled for any number of them
+    return _fill_slots(state, jax.tree.map(lambda *values: np.stack(values), *new))
+
+
+@partial(jax.jit, donate_argnums=0)
+def _fill_slots(state: SamplerState, new: SamplerSlot) -> SamplerState:
+    """`new` has a leading axis: one after the other."""
+    return jax.lax.scan(lambda state, slot: (fill_slot(state, slot), None), state, new)[0]
 
 
 def processed(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> np.ndarray:

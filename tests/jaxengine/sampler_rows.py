@@ -12,7 +12,8 @@ from tests.jaxengine.sampler import LONGEST, history, processed
 from tests.jaxengine.sampler_formulas import Step, log_softmax, outcomes
 
 VOCABULARIES = (17, 257, 1000)
-BATCHES, ROWS = 7, 512  # of a vocabulary: 10,752 rows of all
+ROWS = 512  # of a batch
+ALONE, TOGETHER = 2, 7  # batches of a vocabulary: 3,072 rows in all of one sampler, 10,752 of several in any order
 ABSOLUTE, RELATIVE = 1e-4, 2e-5  # what float32 may be off by in a log-probability
 FAINT = -80.0  # log-probabilities below are 0 as float32 probabilities
 
@@ -27,14 +28,16 @@ Values = Callable[[Random], tuple[float, ...]]
 class Rows(NamedTuple):
     """Of one vocabulary."""
 
-    logits: np.ndarray  # f32 [BATCHES * ROWS, V]
+    logits: np.ndarray  # f32 [N, V]
     steps: Sequence[Steps]
 
 
-def random_rows(seed: int, steps_of: Callable[[Random], Steps], ties: bool = True) -> Iterator[Rows]:
+def random_rows(
+    seed: int, steps_of: Callable[[Random], Steps], ties: bool = True, batches: int = ALONE
+) -> Iterator[Rows]:
     random = np.random.default_rng(seed)
     for vocab in VOCABULARIES:
-        logits = random_logits(random, vocab, BATCHES * ROWS, ties)
+        logits = random_logits(random, vocab, batches * ROWS, ties)
         yield Rows(logits, [steps_of(random) for _ in logits])
 
 
@@ -134,7 +137,7 @@ def params_of(steps: Steps) -> SamplingParams:
 
 
 def ours(rows: Rows) -> np.ndarray:
-    """Log-probabilities behind the steps, f64 [BATCHES * ROWS, V]."""
+    """Log-probabilities behind the steps, f64 [N, V]."""
     return in_batches(rows.logits, [history(params_of(steps)) for steps in rows.steps])
 
 
@@ -206,7 +209,7 @@ def difference(answer: np.ndarray, exact: np.ndarray) -> str:
 class Texts(NamedTuple):
     """Rows that look back at a text of few different ids, and what they ask for."""
 
-    logits: np.ndarray  # f32 [BATCHES * ROWS, V]
+    logits: np.ndarray  # f32 [N, V]
     ids: list[list[int]]
     asked: list[Asked]
 
@@ -215,7 +218,7 @@ def random_texts(seed: int, asked_of: Callable[[Random, list[int]], Asked]) -> I
     """What is asked for may name the ids of the text."""
     random = np.random.default_rng(seed)
     for vocab in VOCABULARIES:
-        logits = random_logits(random, vocab, BATCHES * ROWS)
+        logits = random_logits(random, vocab, ALONE * ROWS)
         ids = [random_text(random, vocab) for _ in logits]
         yield Texts(logits, ids, [asked_of(random, text) for text in ids])
 
@@ -244,7 +247,7 @@ def random_text(random: Random, vocab: int) -> list[int]:
 
 
 def ours_behind(texts: Texts, seed: int) -> np.ndarray:
-    """Log-probabilities, f64 [BATCHES * ROWS, V]; it is random how much of a text is the prompt."""
+    """Log-probabilities, f64 [N, V]; it is random how much of a text is the prompt."""
     random = np.random.default_rng(seed)
     sequences = []
     for ids, asked in zip(texts.ids, texts.asked, strict=True):

@@ -21,6 +21,7 @@ from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import Watched, eager
 from tests.jaxengine.drafting import drafting, speculator
 from tests.jaxengine.engines import Answer, ask, load, prompt, serve
+from tests.jaxengine.shared_executables import shared_executables
 
 DEVICES = (1, 2, 4, 8)
 # One step of prompts in chunks, one of decodes: all that a few requests need.
@@ -80,7 +81,8 @@ def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
     model = open_model(str(directory), drafter=str(draft))
     config = {"model": str(draft), "num_speculative_tokens": 3}
     chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": config}
-    engine = load_engine(model, EngineOptions(**chosen))
+    with shared_executables():
+        engine = load_engine(model, EngineOptions(**chosen))
     engine.finish_compiling()
     draft_runner = engine.runner.draft
     assert draft_runner is not None

@@ -23,6 +23,7 @@ from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import Forged, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, prompt, serve
+from tests.jaxengine.shared_executables import shared_executables
 from tests.tiny import load_reference, write_tiny
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,8 @@ def drafting(directory: Path, draft: Path, guesses: int = GUESSES, **options: ob
     model = replace(open_model(str(directory)), drafter=DraftModelSource(open_model(str(draft)).source))
     config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": guesses}
     chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "speculative_config": config, **options}
-    engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
+    with shared_executables():
+        engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
 

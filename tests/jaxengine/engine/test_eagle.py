@@ -22,6 +22,7 @@ from tests.eagle import Kind, TinyEagle, reference
 from tests.jaxengine.drafters import Forged, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, prompt, serve
+from tests.jaxengine.shared_executables import shared_executables
 from tests.tiny import BASE, TINY, VOCAB
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,8 @@ def drafting(directory: Path, drafter: Path, guesses: int = GUESSES, tokens: int
     padded = replace(spec, head=replace(spec.head, tokens=tokens))
     model = replace(model, source=SourceWithSpec(model.source, padded))
     chosen = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "speculate": guesses, **options}
-    engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
+    with shared_executables():
+        engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
 

@@ -18,6 +18,7 @@ from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import GUESSES, Forged, RandomDrafter, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, load, prompt, serve
+from tests.jaxengine.shared_executables import shared_executables
 from tests.tiny import BASE, VOCAB
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,8 @@ REQUESTS = [
 def drafting(directory: Path, spec: DrafterSpec, **options: object) -> Engine:
     model = replace(open_model(str(directory)), drafter=RandomDrafter(spec))
     chosen = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, **options}
-    engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
+    with shared_executables():
+        engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
 

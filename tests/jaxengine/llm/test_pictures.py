@@ -15,6 +15,7 @@ from jaxengine.llm import LLM, Completion, SamplingParams
 from jaxengine.llm.pictures import Pictures
 from tests.engine_mock import MockEngine, MockOptions
 from tests.gateway.seeing import data_url
+from tests.jaxengine.shared_executables import shared_executables
 from tests.tiny_vision import write_vision
 from tests.vision_references import Reference, mark, noise
 
@@ -41,7 +42,7 @@ class Seeing:
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
     directory = write_vision(tmp_path_factory.mktemp("seeing"), "llava_next")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, shared_executables():
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         limits = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_total_tokens": 256}
         llm = LLM(directory, dtype="float32", use_tqdm_on_load=False, **limits)

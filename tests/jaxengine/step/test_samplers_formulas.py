@@ -12,6 +12,7 @@ from tests.jaxengine.sampler_formulas import behind, log_softmax
 from tests.jaxengine.sampler_rows import (
     MOST_UNDECIDED,
     RANGES,
+    TOGETHER,
     Asked,
     Random,
     Rows,
@@ -53,7 +54,7 @@ def test_skew_bends_the_sums_of_probabilities_in_the_order_of_ids() -> None:
 def test_all_filters_in_any_order_leave_what_their_formulas_leave() -> None:
     names = sorted(RANGES.keys() - {"skew"})
     undecided = total = 0
-    for rows in random_rows(23, any_order(names, most=5), ties=False):
+    for rows in random_rows(23, any_order(names, most=5), ties=False, batches=TOGETHER):
         undecided += assert_same(rows, ours(rows), expected(rows))
         total += len(rows.steps)
     print(f"orders: {total} rows, {undecided} within float32's rounding of a threshold")

@@ -15,10 +15,10 @@ from tests.jaxengine.llama_cpp import llama_cpp
 from tests.jaxengine.sampler import history, in_order_of_ids, sample_with, sampler_state_of
 from tests.jaxengine.sampler_formulas import Step, behind, log_softmax, next_bound
 from tests.jaxengine.sampler_rows import (
-    BATCHES,
     FAINT,
     MOST_UNDECIDED,
     ROWS,
+    TOGETHER,
     VOCABULARIES,
     Asked,
     Random,
@@ -77,7 +77,7 @@ def test_a_dynamic_temperature_down_to_zero_is_llama_cpp_s(tmp_path: Path) -> No
 def test_filters_in_any_order_leave_what_llama_cpp_s_chain_leaves(tmp_path: Path) -> None:
     """Without equal logits: what is behind a cut between them differs in more than these."""
     undecided = total = 0
-    for rows in random_rows(3, any_order(FILTERS), ties=False):
+    for rows in random_rows(3, any_order(FILTERS), ties=False, batches=TOGETHER):
         undecided += assert_llama_cpp_agrees(tmp_path, rows)
         total += len(rows.steps)
     print(f"orders: {total} rows, {undecided} within float32's rounding of a threshold")
@@ -206,7 +206,7 @@ def test_mirostat_s_bound_follows_our_own_draws() -> None:
         asked = [mirostat(random) for _ in range(ROWS)]
         bounds, texts = [2 * tau for _, (tau, _) in asked], [[0] for _ in asked]
         state = sampler_state_of([history(params_of(steps_at(each, 0))) for each in asked], vocab)
-        for _ in range(BATCHES):
+        for _ in range(TOGETHER):
             rows = Rows(random_logits(random, vocab, ROWS), list(map(steps_at, asked, bounds)))
             sequences = [history(params_of(steps), ids) for steps, ids in zip(rows.steps, texts, strict=True)]
             sampled, state = sample_with(rows.logits, sequences, state)

@@ -10,8 +10,10 @@ from transformers.generation import logits_process as oracle
 
 from tests.jaxengine.sampler_formulas import log_softmax
 from tests.jaxengine.sampler_rows import (
+    ALONE,
     MOST_UNDECIDED,
     RANGES,
+    TOGETHER,
     Asked,
     Random,
     Steps,
@@ -51,9 +53,11 @@ def reference(logits: np.ndarray, processors: list[Processor], ids: list[int]) -
     return scores[0].numpy()
 
 
-def assert_transformers_agrees(seed: int, steps_of: Callable[[Random], Steps], ties: bool = True) -> None:
+def assert_transformers_agrees(
+    seed: int, steps_of: Callable[[Random], Steps], ties: bool = True, batches: int = ALONE
+) -> None:
     undecided = total = 0
-    for rows in random_rows(seed, steps_of, ties):
+    for rows in random_rows(seed, steps_of, ties, batches):
         chains = [[PROCESSORS[name](arguments[0]) for name, arguments in steps] for steps in rows.steps]
         theirs = [reference(row, chain, [0]) for row, chain in zip(rows.logits, chains, strict=True)]
         undecided += assert_same(rows, ours(rows), np.stack(theirs))
@@ -69,7 +73,7 @@ def test_a_filter_leaves_what_transformers_leaves(name: str) -> None:
 
 def test_filters_in_any_order_leave_what_transformers_leaves() -> None:
     """Without equal logits, between which its top-p may cut."""
-    assert_transformers_agrees(12, any_order([*PROCESSORS], ranges=STATIC), ties=False)
+    assert_transformers_agrees(12, any_order([*PROCESSORS], ranges=STATIC), ties=False, batches=TOGETHER)
 
 
 def repetition(random: Random, ids: list[int]) -> Asked:
