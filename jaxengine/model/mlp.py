@@ -12,10 +12,11 @@ from jax import Array
 from jaxengine.architecture.model import Activation, ClampedGate, ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.ops.adapters import AdapterTokens
+from jaxengine.ops.gelu import gelu
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "relu": jax.nn.relu,

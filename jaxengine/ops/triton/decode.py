@@ -2,8 +2,8 @@
 
 The most splits of a row are static. How many of them have work follows the row's length and how much there is in the
 whole batch; the others return at once. Their partial results, f32, are the only extra memory. In a decode step the
-last split of a row also writes the row's own key and value. It puts them, rotated, into the block of keys that they
-belong to, and does not read them from memory, so no program waits for that write.
+last split of a row also rotates and writes the row's own key and value. It attends to them behind all others, before
+they reach memory, so no program waits for that write, nor a load of keys for what comes of them.
 
 Legend: as in `tile`; P splits of a row.
 """
@@ -17,6 +17,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import StepBatch, row_starts
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.merge import Partials, keep, merge, store
@@ -25,13 +26,15 @@ from jaxengine.ops.triton.tile import (
     LOG2E,
     LOWEST,
     Inputs,
-    Own,
     Problem,
     Running,
     Tile,
     attend,
     first_visible,
     load_queries,
+    relative,
+    scaled_scores,
+    slopes,
 )
 
 PROGRAMS = 4096  # about how many to start, with those that return at once
@@ -46,6 +49,14 @@ class Rows(NamedTuple):
 
     kv_length: Any  # how many keys the row's query sees; 0 for a row without work here
     token: Any  # index of the row's query; None if row r is token r
+
+
+class Own(NamedTuple):
+    """A row's own key and value in a decode step, as they are stored."""
+
+    key: Array  # [D]
+    value: Array  # [D]
+    entry: Array  # i32 scalar, where in the flat caches they are written
 
 
 def rows_of_step(batch: StepBatch) -> Rows:
@@ -159,8 +170,9 @@ def _kernel(
     *caches, partials = written
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     kv_length, token, m = rows.kv_length[row], _token(rows, row), tile_rows(problem.group)
+    cached = kv_length - 1 if caches else kv_length
     first = first_visible(problem, kv_length - 1) // problem.key_block
-    end = jnp.maximum((kv_length + problem.key_block - 1) // problem.key_block, first)
+    end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
     blocks = jnp.maximum((end - first + splits - 1) // splits, least[0])
     used = jnp.maximum((end - first + blocks - 1) // blocks, 1)
     to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head
@@ -169,14 +181,14 @@ def _kernel(
     def _() -> None:
         begin = first + split * blocks
         last = jnp.minimum(begin + blocks, end)
-        cached = kv_length - 1 if caches else kv_length
         tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, begin, last)
-        if caches:
-            tile = tile._replace(own=_own_token(problem, tile, queries, caches))
+        own = _own_token(problem, tile, queries, caches) if caches else None
         q = queries.queries(problem, token, head, m) if caches else load_queries(problem, tile, queries, m)
         running = attend(problem, tile, inputs, q, _start(problem, tile, inputs, split == 0, m))
-        if tile.own is not None:  # not before: no load is moved to before a store
-            pl.when(split == used - 1)(partial(_write, problem, tile.own, caches))
+        if own is not None:
+            is_last = split == used - 1
+            pl.when(is_last)(partial(_write, problem, own, caches))
+            running = jax.lax.cond(is_last, partial(_absorb_own, problem, tile, inputs, q, own), _unchanged, running)
 
         @pl.when(used == 1)
         def _() -> None:
@@ -212,9 +224,28 @@ def _start(problem: Problem, tile: Tile, inputs: Inputs, is_first: Array, m: int
 
 
 def _own_token(problem: Problem, tile: Tile, projected: Projected, caches: list[Any]) -> Own:
+    """All its loads come before any store, which none would be moved across."""
     both = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
     key, value = (stored(each, cache.dtype) for each, cache in zip(both, caches, strict=True))
     return Own(key, value, projected.entry(problem, tile.token, tile.head))
+
+
+def _absorb_own(problem: Problem, tile: Tile, inputs: Inputs, q: Array, own: Own, running: Running) -> Running:
+    """Add the row's own token to `running`, as it is stored."""
+    maximum, total, output = running
+    key, value = (each.astype(q.dtype).astype(jnp.float32) for each in (own.key, own.value))
+    score = scaled_scores(problem, (q.astype(jnp.float32) * key[None, :]).sum(1))  # [M]
+    if problem.spec.alibi_scale:  # exact ALiBi adds nothing at distance 0
+        score = score + alibi(slopes(problem, tile, inputs, len(q)), tile.position, tile.position, problem.spec, LOG2E)
+    if inputs.relative is not None:
+        score = score + relative(problem, tile.head, inputs, jnp.zeros((len(q), 1), jnp.int32)).sum(1)
+    new = jnp.maximum(maximum, score)
+    weight, decay = jnp.exp2(score - new), jnp.exp2(maximum - new)
+    return new, total * decay + weight, output * decay[:, None] + weight[:, None] * value[None, :]
+
+
+def _unchanged(running: Running) -> Running:
+    return running
 
 
 def _write(problem: Problem, own: Own, caches: list[Any]) -> None:

@@ -75,12 +75,11 @@ def _kernel(
     step, to = pl.program_id(0), pl.program_id(1) * rows + jnp.arange(rows)
     row, column = start + to, jnp.arange(stored.plane)
     words = plt.load(values.at[row[:, None], (step * stored.plane + column)[None, :]])  # [M, P]
-    per_group = max(1, min(stored.planes, stored.group // stored.plane))  # planes
-    for first in range(0, stored.planes, per_group):
+    for first in range(0, stored.planes, stored.planes_of_group):
         group = (step * stored.step + first * stored.plane) // stored.group
         scale = plt.load(scales.at[group, row]).astype(jnp.float32)[:, None]
         zero = None if zeros is None else plt.load(zeros.at[group, row])[:, None]
-        for plane in range(first, first + per_group):
+        for plane in range(first, first + stored.planes_of_group):
             made = _less_zero(stored, words, plane, zero, table, out.dtype)  # f32 [M, P]
             at = step * stored.step + plane * stored.plane + column
             plt.store(out.at[to[:, None], at[None, :]], (made * scale).astype(out.dtype))

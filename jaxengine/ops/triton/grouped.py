@@ -118,7 +118,7 @@ def product(
         scales: [G, out], any floats.
         zeros: [G, out], integers that a code may be, or floats, or None.
         group: inputs of a group.
-        offset: subtracted from every code where there are no zeros.
+        offset: subtracted from every code unless zeros are integers.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
         octets: the dtype of 8-bit values before they were packed; empty for others.
         most: tokens that are multiplied at once: 128 take 112 KB of shared memory, 64 take 72.

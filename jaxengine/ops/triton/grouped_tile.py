@@ -31,7 +31,7 @@ class Stored:
     planes: of a step; 4, or 2 with 8 bits, share the words of packed codes.
     packed: whether values are codes in words of 16 bits.
     group: inputs that share a scale.
-    offset: subtracted from every code where there are no zeros.
+    offset: subtracted from every code unless zeros are integers.
     table: what codes stand for; empty where they are numbers.
     octets: the dtype of 8-bit values before they were packed; empty for 4 bits.
     """

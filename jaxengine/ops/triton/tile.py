@@ -95,14 +95,6 @@ class Problem:
         return head * self.group + jnp.arange(rows) % self.group  # [M]
 
 
-class Own(NamedTuple):
-    """The key and value of a decode step's own token, as they are stored. Nobody reads them from the cache."""
-
-    key: Array  # [D]
-    value: Array  # [D]
-    entry: Array  # i32 scalar, where in the flat caches they are written
-
-
 class Tile(NamedTuple):
     """What one program computes: queries at consecutive positions of one sequence, against a run of its key blocks."""
 
@@ -116,7 +108,6 @@ class Tile(NamedTuple):
     end_block: Array  # i32 scalar, one past the last
     seen_by_all: Array | None = None  # i32 scalar, how many keys the first query sees; None = up to its own
     unhidden: Array | None = None  # i32 scalar, how many keys no window hides from the first query; None = none
-    own: Own | None = None  # of the one query, at its position behind the keys in the cache
 
 
 def first_visible(problem: Problem, position: Array) -> Array:
@@ -174,12 +165,8 @@ def _absorb_block(
     """Add key block `j` to `running`. Unless `masked`, every query of the tile sees the whole block."""
     maximum, total, output = running
     key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
-    k, v = (each.astype(q.dtype) for each in _load_block(problem, tile, inputs, key, masked))  # [S, D]
-    if masked and tile.own is not None:
-        mine = (key == tile.position)[:, None]
-        k = jnp.where(mine, tile.own.key.astype(q.dtype)[None, :], k)
-        v = jnp.where(mine, tile.own.value.astype(q.dtype)[None, :], v)
-    scores = scaled_scores(problem, _dot(problem, q, k, 1))  # [M, S]
+    k, v = _load_block(problem, tile, inputs, key, masked)
+    scores = scaled_scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
     distance = position[:, None] - key[None, :]
     if slope is not None:
         scores = scores + alibi(slope[:, None], position[:, None], key[None, :], problem.spec, LOG2E)
@@ -191,13 +178,13 @@ def _absorb_block(
     new = jnp.maximum(maximum, scores.max(1))
     weights = jnp.exp2(scores - new[:, None])
     decay = jnp.exp2(maximum - new)
-    output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v, 0)
+    output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v.astype(q.dtype), 0)
     return new, total * decay + weights.sum(1), output
 
 
 def _visible(problem: Problem, tile: Tile, key: Array, distance: Array, ahead: Array | None) -> Array:
     """bool [M, S] or [1, S]: which keys each query sees; `ahead` [M, S] are those up to its horizon."""
-    visible = (key < tile.kv_length + (tile.own is not None))[None, :]
+    visible = (key < tile.kv_length)[None, :]
     if problem.causal:
         behind = distance >= 0
         visible = visible & (behind if ahead is None else behind | ahead)

@@ -1,0 +1,38 @@
+"""What an MLP activates with, beside transformers' own, and in kernels, which have few functions."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from jaxengine.architecture.model import ClampedGate
+from jaxengine.model.mlp import ACTIVATIONS, Activated
+from jaxengine.ops.triton import grouped
+
+NAMES = {"gelu_tanh": "gelu_pytorch_tanh"}  # of transformers
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_transformers(name: str) -> None:
+    x = np.linspace(-12, 12, 4801, dtype=np.float32)
+    expected = ACT2FN[NAMES.get(name, name)](torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), expected, atol=2e-6)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    "activated", [*map(Activated, ACTIVATIONS), Activated("silu", ClampedGate(7.0, 1.702))], ids=str
+)
+def test_a_kernel_for_a_gpu_has_each(activated: Activated, parts: int) -> None:
+    """Lowered for one, which takes none."""
+    product = partial(grouped.product, plane=64, group=64, offset=8, activation=activated, parts=parts)
+    shapes = [(1, 1024), (64, 256), (16, 64)]
+    arrays = [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in zip(shapes, ("bfloat16", "uint16", "bfloat16"), strict=True)
+    ]
+    assert "grouped_product" in jax.jit(product).trace(*arrays, None).lower(lowering_platforms=("cuda",)).as_text()
