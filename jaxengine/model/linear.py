@@ -123,7 +123,8 @@ class Linear(nnx.Module):
 
     def activated(self, x: Array, activation: Callable[..., Array], adapters: AdapterTokens | None = None) -> Array:
         """`activation` of the products of `x` with the matrices of a weight [2 or 1, F, in…], and what is added to
-        them → [T, F]. Where nothing is, the kernel that multiplies activates: no other reads and writes what it makes.
+        them → [T, F]. Where nothing is, the kernel that multiplies activates, in f32: no other reads and writes what it
+        makes. Products that are activated apart have been rounded.
         """
         weight: Weight = self.weight.get_value()
         if not weight.layout.grouped or self.bias is not None or (adapters is not None and self.adapters is not None):

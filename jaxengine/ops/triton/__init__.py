@@ -12,8 +12,8 @@ tables are read on the device, so a step costs what its real lengths cost and us
 width. A NaN in a page's former content has no effect, because keys and values that no query sees are never loaded.
 
 `norm` adds a branch to the residual stream and normalises the sum. With it a decode layer of a Llama is eight kernels:
-four products, the activation, `decode` and twice `norm`; in few bits seven, since gate and up activate. With what surrounds attention left to XLA it was 17 at batch 1
-and 14 at 128 (JAX 0.10.2).
+four products, the activation, `decode` and twice `norm`; in few bits seven, since gate and up activate. With what
+surrounds attention left to XLA it was 17 at batch 1 and 14 at 128 (JAX 0.10.2).
 
 Pallas' Triton back end is deprecated; nothing outside this package uses it. The package uses only what is the same from
 JAX 0.10.0 to 0.12.0: products are `lax.dot_general`, since `pl.dot` moved twice.

@@ -30,9 +30,6 @@ def test_activations_are_those_of_transformers(name: str) -> None:
 def test_a_kernel_for_a_gpu_has_each(activated: Activated, parts: int) -> None:
     """Lowered for one, which takes none."""
     product = partial(grouped.product, plane=64, group=64, offset=8, activation=activated, parts=parts)
-    shapes = [(1, 1024), (64, 256), (16, 64)]
-    arrays = [
-        jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in zip(shapes, ("bfloat16", "uint16", "bfloat16"), strict=True)
-    ]
+    given = (((1, 1024), "bfloat16"), ((64, 256), "uint16"), ((16, 64), "bfloat16"))
+    arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in given]
     assert "grouped_product" in jax.jit(product).trace(*arrays, None).lower(lowering_platforms=("cuda",)).as_text()
