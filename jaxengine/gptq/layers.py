@@ -185,6 +185,10 @@ class ObservedLinear(nnx.Module):
         self.observe(x)
         return self.linear(x, adapters=adapters)
 
+    def activated(self, x: Array, activation: Callable[..., Array], adapters: AdapterTokens | None = None) -> Array:
+        self.observe(x)
+        return self.linear.activated(x, activation, adapters)
+
 
 def _bias(spec: ModelSpec) -> AttentionBias:
     slopes = np.asarray(spec.attention.alibi, np.float32)
