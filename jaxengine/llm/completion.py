@@ -9,13 +9,12 @@ from jaxengine.request.sampling_params import SamplingParams as EngineParams
 
 MAX_ANSWERS = 1024  # to one prompt
 AS_MANY = 2**31 - 1  # max_tokens: as many as the model has room for
-OURS = {  # what else vLLM's callers write for an option that they leave out, and ours for the same
-    "max_tokens": (None, AS_MANY),
-    "top_k": (-1, 0),
-    "logprobs": (None, 0),
-    "prompt_logprobs": (None, False),
-    "logit_bias": (None, {}),
-    "stop_token_ids": (None, ()),
+LEFT_OUT: dict[str, object] = {  # what None stands for, which vLLM's callers write for an option that they leave out
+    "max_tokens": AS_MANY,
+    "logprobs": 0,
+    "prompt_logprobs": False,
+    "logit_bias": {},
+    "stop_token_ids": (),
 }
 
 
@@ -43,9 +42,11 @@ class SamplingParams(EngineParams):
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name, (theirs, ours) in OURS.items():
-            if getattr(self, name) == theirs:
+        for name, ours in LEFT_OUT.items():
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, ours)
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
         super().__post_init__()
         if not all(isinstance(each, str) and each for each in self.stops):
             raise ValueError(f"stop must be a string or several, none of them empty, got {self.stop!r}")
