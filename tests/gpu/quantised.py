@@ -8,7 +8,7 @@ from tests.gpu.engines import measured_client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
-TRACED = ("int4", "int8")
+TRACED = (None, "int4", "int8")
 
 
 def run(record: Record, scale: Scale) -> None:
