@@ -55,9 +55,15 @@ class DeviceTraits:
     int8_products: Int8Products = "f32"
 
     @property
-    def much_shared_memory(self) -> bool:
-        """Whether a program may take 160 KB: on an A100 and from Hopper on. Others of Ampere and Ada have 99."""
-        return self.capability is not None and (self.capability == (8, 0) or (9, 0) <= self.capability < (12, 0))
+    def shared_memory(self) -> int:
+        """KiB that a program may take: Hopper's and the large Blackwell's, an A100's, and what others of Ampere and Ada
+        have. Source: CUDA Programming Guide, Technical Specifications per Compute Capability.
+        """
+        if self.capability is None:
+            return 99
+        if (9, 0) <= self.capability < (12, 0):
+            return 227
+        return 163 if self.capability == (8, 0) else 99
 
     @classmethod
     def of(cls, device: Device) -> "DeviceTraits":

@@ -51,9 +51,9 @@ def weight_layout(
     kernels = device.kernels and parameter.stacked > 0
     plane = 0 if format is None else _plane(parameter, device, format, share)
     if device.kernels and format is not None and (plane or not format.per_channel):
-        most = 128 if device.much_shared_memory else 64
+        shared = device.shared_memory
         return WeightLayout(
-            parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=most, plane=plane
+            parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=shared, plane=plane
         )
     input_major = device.input_major and dtype not in NARROW and not parameter.by_row
     return WeightLayout(
@@ -219,7 +219,7 @@ def _grouped_product(
         offset=format.offset,
         table=format.table,
         octets=format.values if weight.layout.plane and format.bits > 4 else "",
-        most=weight.layout.grouped,
+        shared=weight.layout.grouped,
         activation=activation,
         parts=1 if activation is None else outputs[0],
     )

@@ -39,9 +39,9 @@ class WeightLayout:
     flat: a product takes the values as one matrix of two axes.
     format: None for floats.
     kernels: whether the kernels `ops/triton/experts` multiply by a stack, or else plain JAX.
-    grouped: not 0 where a kernel reads few bits (`ops/triton/grouped`) or experts' groups: how many tokens it
-        multiplies at once. The input axes of the values are then one, and the axis of groups is the first of scales
-        and zeros behind the stack's.
+    grouped: not 0 where a kernel reads few bits (`ops/triton/grouped`) or experts' groups: KiB of shared memory that a
+        program of it may take. The input axes of the values are then one, and the axis of groups is the first of
+        scales and zeros behind the stack's.
     plane: of values that are packed as `ops/packing` does; 0 where they are not.
     int8_as: how a CPU's product takes int8, see `ops/matmul`.
     floats: the type of rows that are looked up in a quantised matrix.

@@ -55,9 +55,10 @@ def run(record: Record, scale: Scale) -> None:
         command = ["ncu", *OPTIONS, f"--metrics={metrics}", f"--log-file={told}", sys.executable, "-m", __name__]
         done = subprocess.run(command, capture_output=True, text=True)
         products = [{"weights": name, "tokens": tokens, "shape": shape.name} for name, tokens, shape in cases()]
-        rows = list(read(told.read_text())) if told.exists() else []
+        text = told.read_text() if told.exists() else ""
+        rows = list(read(text))
         if len(rows) != len(products):
-            said = (done.stdout + done.stderr)[-300:]
+            said = (done.stdout + done.stderr + text)[-600:]
             raise RuntimeError(f"ncu told of {len(rows)} products of {len(products)}: {said}")
         for product, counted in zip(products, rows, strict=True):
             record.add("waits", **product, **counted)
@@ -69,8 +70,9 @@ def cases() -> Iterator[tuple[str, int, Shape]]:
 
 def read(text: str) -> Iterator[Row]:
     """A row of `METRICS` for each kernel, without those that this `ncu` does not know; its own lines begin with ==."""
-    names, _, *kernels = csv.reader(line for line in text.splitlines() if not line.startswith("=="))
-    for kernel in kernels:
+    lines = [*csv.reader(line for line in text.splitlines() if not line.startswith("=="))]
+    names = lines[0] if lines else []
+    for kernel in lines[2:]:  # behind the units
         told = dict(zip(names, kernel, strict=True))
         found = {ours: told.get(theirs, "").replace(",", "") for ours, theirs in METRICS.items()}
         yield {ours: float(value) * UNITS.get(ours, 1) for ours, value in found.items() if value not in ("", "n/a")}

@@ -29,7 +29,9 @@ MANY_TOKENS = 384
 PROGRAMS, PROGRAMS_OF_FEW = 400, 512  # about how many to start: of tiles of more than 16 tokens, and of 16
 RESIDENT = 264  # programs with three stages that run at once, two on each of an H200's 132 multiprocessors
 MAX_SPLITS = 8
-WIDE = 16384  # outputs; from so many, there are tiles enough if each has twice the tokens
+WIDE = 16384  # outputs; from so many, there are large tiles enough
+FULL = 96  # large tiles, from which on so many fill an H200
+HOPPER_SHARED, A100_SHARED = 227, 163  # KiB
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,16 @@ class Tiles:
     params: Any
 
     @classmethod
-    def choose(cls, tokens: int, outputs: int, inputs: int, stored: Stored, most: int, wide: bool) -> "Tiles":
-        """Tiles for x [tokens, inputs], in f32 if `wide`, and a matrix [outputs, inputs]; `most` tokens are multiplied
-        at once.
+    def choose(
+        cls, tokens: int, outputs: int, inputs: int, stored: Stored, shared: int, wide: bool, zeros: bool = False
+    ) -> "Tiles":
+        """Tiles for x [tokens, inputs], in f32 if `wide`, and a matrix [outputs, inputs], with `zeros` or without;
+        `shared` as `product` has it.
         """
-        widest = 32 if wide else most if stored.planes == 2 and outputs >= WIDE and tokens > 64 else 64
-        columns = max(16, min(widest, pl.next_power_of_2(tokens)))
+        many = outputs >= WIDE and tokens > 64
+        if many and not wide and (rows := _large(tokens, outputs, inputs, stored, shared, zeros)):
+            return cls(rows, 128, 1, stored, plt.CompilerParams(num_warps=8, num_stages=3))
+        columns = max(16, min(32 if wide else 64, pl.next_power_of_2(tokens)))
         rows = divisor(outputs, 64)
         programs = outputs // rows * -(-tokens // columns)
         wanted = max(1, (PROGRAMS_OF_FEW if columns == 16 else PROGRAMS) // programs)
@@ -62,10 +68,28 @@ class Tiles:
         splits = -(-steps // -(-steps // splits))  # without those that would have no steps
         if wide:
             return cls(rows, columns, splits, stored, compiler_params(rows, columns))
+        if columns == 16 and stored.planes == 4:  # a fifth faster than three stages for [28672, 4096], see `_large`
+            return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=2, num_stages=4))
         # A stage of 4 bits and 64 tokens takes 36 KB: of programs with three a multiprocessor runs two, with two three.
-        two = stored.planes == 4 and columns == 64 and (programs * splits > RESIDENT or most < 128)
+        two = programs * splits > RESIDENT and not many
+        stages = 2 if stored.planes == 4 and columns == 64 and (two or shared < A100_SHARED) else 3
         warps = 2 if columns == 16 and splits == 1 else 4
-        return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=2 if two else 3))
+        return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=stages))
+
+
+def _large(tokens: int, outputs: int, inputs: int, stored: Stored, shared: int, zeros: bool) -> int:
+    """Outputs of a tile with 128 tokens and eight warps; 0 where it does not fit or none was measured. For gate and up,
+    [28672, 4096], and 128 tokens 128 outputs took int4 75 µs where 64 and 64 tokens took 110; 256 took int8 64 µs where
+    64 and 128 tokens took 82 (H200).
+    """
+    if stored.planes == 4:  # 224 KiB; zeros take 16 more
+        rows = 128 if shared >= HOPPER_SHARED and not zeros else 0
+    elif stored.planes == 2 and shared >= A100_SHARED:  # with scales of groups there are two sums, and 256 would spill
+        full = outputs // 256 * -(-tokens // 128) >= FULL
+        rows = 256 if stored.group == inputs and full and outputs % 256 == 0 else 128
+    else:
+        rows = 0
+    return 0 if rows == 0 or outputs % rows else rows
 
 
 @dataclass(frozen=True)
@@ -105,7 +129,7 @@ def product(
     offset: int = 0,
     table: tuple[float, ...] = (),
     octets: str = "",
-    most: int = 128,
+    shared: int = HOPPER_SHARED,
     activation: Callable[..., Array] | None = None,
     parts: int = 1,
     interpret: bool = False,
@@ -121,7 +145,7 @@ def product(
         offset: subtracted from every code unless zeros are integers.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
         octets: the dtype of 8-bit values before they were packed; empty for others.
-        most: tokens that are multiplied at once: 128 take 112 KB of shared memory, 64 take 72.
+        shared: KiB of shared memory that a program may take.
         interpret: run the kernel as plain JAX, on any device.
     """
     (tokens, inputs), outputs = x.shape, len(values)
@@ -131,7 +155,7 @@ def product(
         if activation is None:
             return made
         return activation(*jnp.split(made.astype(jnp.float32), parts, 1)).astype(x.dtype)
-    tiles = Tiles.choose(tokens, outputs, inputs, stored, most, x.dtype.itemsize == 4)
+    tiles = Tiles.choose(tokens, outputs, inputs, stored, shared, x.dtype.itemsize == 4, zeros is not None)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
     finish = Finish(activation, parts)
     results = [jax.ShapeDtypeStruct((tokens, outputs // parts), x.dtype)]

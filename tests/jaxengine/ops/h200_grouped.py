@@ -33,7 +33,7 @@ def compile_product(
     outputs: int = OUTPUTS,
     inputs: int = INPUTS,
     dtype: str = "bfloat16",
-    most: int = 128,
+    shared: int = grouped.HOPPER_SHARED,
     gated: bool = False,
 ) -> dict[str, Any]:
     """Codes of 4 bits, or 8-bit `values`; of a gate and what it multiplies if `gated`."""
@@ -54,7 +54,7 @@ def compile_product(
         offset=0 if zeros or values else 8,
         table=table,
         octets=values,
-        most=most,
+        shared=shared,
         activation=Activated() if gated else None,
         parts=2 if gated else 1,
     )
@@ -95,7 +95,7 @@ PRODUCTS = {
     "64 tokens": partial(compile_product, 64, zeros="uint8"),
     "64 tokens, table": partial(compile_product, 64, group=64, table=NF4),
     "64 tokens, fp8": partial(compile_product, 64, values="float8_e4m3fn"),
-    "64 tokens, 64 at once": partial(compile_product, 64, most=64),
+    "64 tokens, 99 KiB": partial(compile_product, 64, shared=99),
     "128 tokens": partial(compile_product, 128),
     "128 tokens, int8": partial(compile_product, 128, values="int8", group=INPUTS),
     "128 tokens, int8, splits that do not divide": partial(
@@ -104,17 +104,25 @@ PRODUCTS = {
     "128 tokens, int8, gated, many outputs": partial(
         compile_product, 128, values="int8", group=INPUTS, outputs=28672, gated=True
     ),
+    "128 tokens, gated, many outputs": partial(compile_product, 128, outputs=28672, gated=True),
+    "128 tokens, zeros, gated, many outputs": partial(compile_product, 128, zeros="uint8", outputs=28672, gated=True),
+    "128 tokens, table, gated, many outputs": partial(
+        compile_product, 128, group=64, table=NF4, outputs=28672, gated=True
+    ),
+    "128 tokens, int8 in groups, gated, many outputs": partial(
+        compile_product, 128, values="int8", outputs=28672, gated=True
+    ),
     "1 token, gated, many outputs": partial(compile_product, 1, outputs=28672, gated=True),
     "16 tokens, gated": partial(compile_product, 16, gated=True),
     "128 tokens, gated": partial(compile_product, 128, gated=True),
     "128 tokens, table, gated": partial(compile_product, 128, group=64, table=NF4, gated=True),
     "128 tokens, int8, many outputs": partial(compile_product, 128, values="int8", group=INPUTS, outputs=28672),
-    "128 tokens, 64 at once": partial(compile_product, 128, most=64),
-    "128 tokens, int8, 64 at once": partial(compile_product, 128, values="int8", group=INPUTS, most=64),
+    "128 tokens, 99 KiB": partial(compile_product, 128, shared=99),
+    "128 tokens, int8, 99 KiB": partial(compile_product, 128, values="int8", group=INPUTS, shared=99),
     "256 tokens": partial(compile_product, 256),
-    "256 tokens, 64 at once": partial(compile_product, 256, most=64),
-    "256 tokens, table, 64 at once": partial(compile_product, 256, group=64, table=NF4, most=64),
-    "256 tokens, fp8, 64 at once": partial(compile_product, 256, values="float8_e4m3fn", most=64),
+    "256 tokens, 99 KiB": partial(compile_product, 256, shared=99),
+    "256 tokens, table, 99 KiB": partial(compile_product, 256, group=64, table=NF4, shared=99),
+    "256 tokens, fp8, 99 KiB": partial(compile_product, 256, values="float8_e4m3fn", shared=99),
     "256 tokens, table": partial(compile_product, 256, group=64, table=NF4),
     "256 tokens, fp8": partial(compile_product, 256, values="float8_e4m3fn"),
     "2048 tokens, f32": partial(compile_product, 2048, dtype="float32"),

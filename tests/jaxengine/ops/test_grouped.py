@@ -12,7 +12,7 @@ import pytest
 from jaxengine.model.mlp import Activated
 from jaxengine.ops.packing import octets, of_octets, pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
-from jaxengine.ops.triton.grouped import Tiles
+from jaxengine.ops.triton.grouped import HOPPER_SHARED, Tiles
 from jaxengine.ops.triton.grouped_tile import Stored
 
 OCTETS = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2")
@@ -28,6 +28,7 @@ CASES = {  # tokens, outputs, inputs, group (0: all)
     "narrow planes": (5, 64, 576, 64),
     "groups of several steps": (17, 16, 2048, 1024),
     "splits that do not divide": (3, 16, 2816, 128),
+    "large tiles": (70, 16384, 256, 128),
 }
 Zeros = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
@@ -227,7 +228,8 @@ def test_what_the_kernel_cannot_multiply_is_named(sizes: tuple[int, int, int, in
         ((16, 28672, 4096, 4), (64, 16, 1)),
         ((64, 6144, 4096, 4), (64, 64, 4)),
         ((128, 4096, 14336, 4), (64, 64, 2)),
-        ((128, 28672, 4096, 8), (64, 128, 1)),
+        ((128, 28672, 4096, 4), (128, 128, 1)),
+        ((128, 28672, 4096, 8), (256, 128, 1)),
     ],
     ids=str,
 )
@@ -236,7 +238,7 @@ def test_tiles_are_those_that_an_h200_measured_as_fastest(
 ) -> None:
     """Tokens, outputs, inputs and bits of products of an 8B Llama → outputs, tokens and splits."""
     tokens, outputs, inputs, bits = product
-    chosen = Tiles.choose(tokens, outputs, inputs, stored(inputs, bits), 128, wide=False)
+    chosen = Tiles.choose(tokens, outputs, inputs, stored(inputs, bits), HOPPER_SHARED, wide=False)
     assert (chosen.outputs, chosen.tokens, chosen.splits) == tiles
 
 
@@ -245,7 +247,7 @@ def test_tiles_fit_a_gpu_with_little_shared_memory(bits: int) -> None:
     """Whose programs may take 99 KiB: for each stage the activations, and but for one the words."""
     for tokens, outputs, inputs in itertools.product((1, 2, 16, 17, 64, 100, 383), (16, 4096, 28672), (4096, 11008)):
         held = stored(inputs, bits)
-        chosen = Tiles.choose(tokens, outputs, inputs, held, 64, wide=False)
+        chosen = Tiles.choose(tokens, outputs, inputs, held, 99, wide=False)
         stages = chosen.params.num_stages
         words = (stages - 1) * chosen.outputs * held.plane
         assert chosen.tokens <= 64
@@ -255,7 +257,7 @@ def test_tiles_fit_a_gpu_with_little_shared_memory(bits: int) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_splits_are_no_more_than_there_are_steps(bits: int) -> None:
     held = stored(512, bits)
-    chosen = Tiles.choose(2, 64, 512, held, 128, wide=False)
+    chosen = Tiles.choose(2, 64, 512, held, 99, wide=False)
     assert chosen.splits * held.step <= 512
 
 
