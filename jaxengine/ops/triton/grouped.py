@@ -57,9 +57,10 @@ class Tiles:
         `shared` as `product` has it.
         """
         many = outputs >= WIDE and tokens > 64
-        if many and not wide and (rows := _large(tokens, outputs, inputs, stored, shared, zeros)):
+        if many and shared >= HOPPER_SHARED and not wide and (rows := _large(tokens, outputs, inputs, stored, zeros)):
             return cls(rows, 128, 1, stored, plt.CompilerParams(num_warps=8, num_stages=3))
-        columns = max(16, min(32 if wide else 64, pl.next_power_of_2(tokens)))
+        widest = 32 if wide else 128 if many and stored.planes == 2 and shared >= A100_SHARED else 64
+        columns = max(16, min(widest, pl.next_power_of_2(tokens)))
         rows = divisor(outputs, 64)
         programs = outputs // rows * -(-tokens // columns)
         wanted = max(1, (PROGRAMS_OF_FEW if columns == 16 else PROGRAMS) // programs)
@@ -77,14 +78,14 @@ class Tiles:
         return cls(rows, columns, splits, stored, plt.CompilerParams(num_warps=warps, num_stages=stages))
 
 
-def _large(tokens: int, outputs: int, inputs: int, stored: Stored, shared: int, zeros: bool) -> int:
+def _large(tokens: int, outputs: int, inputs: int, stored: Stored, zeros: bool) -> int:
     """Outputs of a tile with 128 tokens and eight warps; 0 where it does not fit or none was measured. For gate and up,
     [28672, 4096], and 128 tokens 128 outputs took int4 75 µs where 64 and 64 tokens took 110; 256 took int8 64 µs where
     64 and 128 tokens took 82 (H200).
     """
     if stored.planes == 4:  # 224 KiB; zeros take 16 more
-        rows = 128 if shared >= HOPPER_SHARED and not zeros else 0
-    elif stored.planes == 2 and shared >= A100_SHARED:  # with scales of groups there are two sums, and 256 would spill
+        rows = 0 if zeros else 128
+    elif stored.planes == 2:  # with scales of groups there are two sums, and 256 would spill
         full = outputs // 256 * -(-tokens // 128) >= FULL
         rows = 256 if stored.group == inputs and full and outputs % 256 == 0 else 128
     else:
