@@ -27,9 +27,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
 
 @pytest.mark.parametrize("product", SIXTEEN_BITS)
 def test_codes_go_from_registers_to_hopper_s_tensor_cores(facts: Facts, product: str) -> None:
-    """Programs of two warps, of few tokens, use the instructions that all GPUs have."""
-    few = int(product.split()[0]) <= 16
-    two_warps = few and (not any(bits in product for bits in ("int8", "fp8")) or product.endswith("many outputs"))
+    """Programs of two warps, of many outputs and few tokens, use the instructions that all GPUs have."""
+    two_warps = product.endswith("many outputs") and int(product.split()[0]) <= 16
     assert facts["products"][product]["products"] == ["mma.sync" if two_warps else "wgmma.mma_async"]
     assert facts["products"][product]["spilled"] <= (LITTLE_SPILLED if product in LARGE else 0)
 
