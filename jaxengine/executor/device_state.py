@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import Executables
+from jaxengine.executor.small_room import small_room
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.feature_decoder import Features
 from jaxengine.model.vision.packing import EncodeShape
@@ -54,6 +55,7 @@ class DeviceState:
         self._keeps_features = bool(compiler.features())
         self._slots = [shape for name in sorted(self.model.adapters) for shape in one_slot(self.model.adapters[name])]
         self._zeros: dict[Any, Array] = {}  # by abstract shape
+        self.room: list[Array] = []  # see `small_room`
 
     def launch(self, name: Hashable, *arrays: Any) -> Any:
         """Run executable `name` on the state and on `arrays`, of NumPy. Returns as soon as the devices have their
@@ -88,6 +90,10 @@ class DeviceState:
     def _allocate_images(self, name: Hashable) -> None:
         self.pool = None
         self.pool = self.executables[name]()
+
+    def _keep_room(self, name: Hashable) -> None:
+        """Once all that stays is there."""
+        self.room = small_room(self.replicated.addressable_devices)
 
     def _see(self, name: tuple[str, EncodeShape], *arrays: np.ndarray) -> None:
         """`arrays` are patches, fields and rows, see `step/see.py`."""
@@ -183,6 +189,7 @@ LAUNCHES: Mapping[str, Callable[..., Any]] = {
     "allocate_adapters": DeviceState._allocate_adapters,
     "allocate_draft": DeviceState._allocate_draft,
     "allocate_images": DeviceState._allocate_images,
+    "keep_room": DeviceState._keep_room,
     "encode": DeviceState._encode,
     "see": DeviceState._see,
     "backbone": DeviceState._backbone,
