@@ -39,6 +39,7 @@ class DeviceState:
     ) -> None:
         self.model = compiler.model
         self.replicated = compiler.replicated
+        self.on_host = compiler.device.on_host
         self.executables = executables
         self.told = told
         self.launches = 0
@@ -78,6 +79,8 @@ class DeviceState:
     def _allocate(self, name: Hashable) -> None:
         self.layers = self.slot_state = self.sampler_state = None  # their memory goes before the new one is asked for
         self.layers, self.slot_state, self.sampler_state = self.executables[name]()
+        if not (self.on_host or self.room):
+            self.room = small_room(self.replicated.addressable_devices)
 
     def _allocate_adapters(self, name: Hashable) -> None:
         self.adapters = {}
@@ -90,10 +93,6 @@ class DeviceState:
     def _allocate_images(self, name: Hashable) -> None:
         self.pool = None
         self.pool = self.executables[name]()
-
-    def _keep_room(self, name: Hashable) -> None:
-        """Once all that stays is there."""
-        self.room = small_room(self.replicated.addressable_devices)
 
     def _see(self, name: tuple[str, EncodeShape], *arrays: np.ndarray) -> None:
         """`arrays` are patches, fields and rows, see `step/see.py`."""
@@ -189,7 +188,6 @@ LAUNCHES: Mapping[str, Callable[..., Any]] = {
     "allocate_adapters": DeviceState._allocate_adapters,
     "allocate_draft": DeviceState._allocate_draft,
     "allocate_images": DeviceState._allocate_images,
-    "keep_room": DeviceState._keep_room,
     "encode": DeviceState._encode,
     "see": DeviceState._see,
     "backbone": DeviceState._backbone,

@@ -124,8 +124,6 @@ class Runner:
         if self.shapes.spec.predicts_prompt:
             self._logits(np.zeros((1, self.shapes.spec.hidden_size), self.shapes.dtype))
         jax.block_until_ready((self.state.slot_state, self.state.layers, self.state.adapters))
-        if not self.device.on_host:
-            self.state.launch("keep_room")
 
     def _first_run(self, shape: AnyShape) -> None:
         """Run every executable of `shape` on padding."""

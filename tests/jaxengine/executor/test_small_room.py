@@ -1,7 +1,6 @@
 """Small arrays of a step find room apart from its temporaries."""
 
 import random
-from dataclasses import replace
 
 import jax
 import pytest
@@ -23,12 +22,15 @@ def test_free_pieces_lie_between_arrays_that_stay() -> None:
 
 
 def test_an_engine_on_a_gpu_keeps_room(engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = engine_of("llama2_gqa").runner
-    assert not runner.state.room
-    monkeypatch.setattr(runner, "device", replace(runner.device, on_host=False))
-    monkeypatch.setattr(runner.state, "room", [])
-    runner._warm_up()
-    assert len(runner.state.room) == len(SIZES) * EACH
+    state = engine_of("llama2_gqa").runner.state
+    assert not state.room
+    monkeypatch.setattr(state, "on_host", False)
+    monkeypatch.setattr(state, "room", [])
+    state.launch("allocate")
+    assert len(state.room) == len(SIZES) * EACH
+    kept = state.room
+    state.launch("allocate")
+    assert state.room is kept
 
 
 @pytest.mark.parametrize("seed", range(10))
