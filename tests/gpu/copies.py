@@ -15,6 +15,7 @@ from jax import Array
 from jaxengine.device import DeviceTraits
 from jaxengine.model import linear
 from jaxengine.model.linear import Linear
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight
 from tests.gpu.ceilings import seconds_per_call
@@ -37,12 +38,15 @@ def held_bytes(weight: Weight) -> int:
 
 
 def lowered(weights: list[Weight], x: Array) -> Any:
-    """A program of the products of `x` with each of `weights`, in turn. On a CPU kernels are interpreted."""
+    """A program of the products of `x` with each of `weights`, in turn; those of two matrices are activated. On a CPU
+    kernels are interpreted.
+    """
     graph = nnx.graphdef(Linear(weights[0], None))
 
     @jax.jit
     def one(weight: Weight, x: Array) -> Array:
-        return nnx.merge(graph, nnx.state(Linear(weight, None)))(x)
+        linear: Linear = nnx.merge(graph, nnx.state(Linear(weight, None)))
+        return linear(x) if weight.values.ndim == 2 else linear.activated(x, Activated())
 
     interpreted = partial(grouped.product, interpret=DeviceTraits.of(jax.devices()[0]).on_host)
     with patch.object(linear.grouped, "product", interpreted):

@@ -16,7 +16,8 @@ from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.model.linear import weight_layout
-from jaxengine.ops.weight import Weight
+from jaxengine.model.mlp import Activated
+from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.weights.quantization import FORMATS, FOUR_BITS, group_weight, quantize_weight
 from tests.gpu.copies import copies, held_bytes, lowered, seconds
 from tests.gpu.record import Record
@@ -38,13 +39,27 @@ HELD: dict[str, WeightFormat | None] = {
 
 @dataclass(frozen=True)
 class Shape:
+    """Of a product; of two `matrices` the products are a gate and what it multiplies, and are activated."""
+
     name: str
-    outputs: int
+    outputs: int  # of all matrices
     inputs: int
+    matrices: int = 1
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of the parameter."""
+        each = self.outputs // self.matrices
+        return (self.matrices, each, self.inputs) if self.matrices > 1 else (each, self.inputs)
 
 
-FULL = (Shape("qkv", 6144, 4096), Shape("out", 4096, 4096), Shape("gate_up", 28672, 4096), Shape("down", 4096, 14336))
-TINY = (Shape("tiny", 64, 256),)
+FULL = (
+    Shape("qkv", 6144, 4096),
+    Shape("out", 4096, 4096),
+    Shape("gate_up", 28672, 4096, 2),
+    Shape("down", 4096, 14336),
+)
+TINY = (Shape("tiny", 64, 256, 2),)
 TOKENS = (1, 2, 16, 64, 128, 256, 2048)
 FEW = 256  # up to so many, all copies of a weight are multiplied in turn; beyond, reading it is little of the time
 
@@ -83,7 +98,7 @@ def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...]) 
 
 def drawn(shape: Shape, format: WeightFormat | None) -> Weight:
     """A random matrix as a GPU holds it."""
-    parameter = Parameter((shape.outputs, shape.inputs), (None, None), 1)
+    parameter = Parameter(shape.axes, (None,) * len(shape.axes), 1)
     values = "bfloat16" if format is None else format.values
     layout = weight_layout(parameter, H200, values, format, (shape.outputs, shape.inputs))
     if format is None or format in (FORMATS | FOUR_BITS).values():
@@ -92,22 +107,24 @@ def drawn(shape: Shape, format: WeightFormat | None) -> Weight:
             return Weight(matrix, layout)
         made = quantize_weight(layout, matrix)
     else:
-        made = random(parameter, format)
+        made = random(parameter, format, layout)
     return group_weight(layout, made) if layout.grouped else made
 
 
-def random(parameter: Parameter, format: WeightFormat) -> Weight:
+def random(parameter: Parameter, format: WeightFormat, layout: WeightLayout) -> Weight:
     """A matrix in the parameter table's layout of which every component is random."""
     draw = np.random.default_rng(0)
     values = jnp.asarray(draw.integers(0, 1 << min(format.bits, 6), parameter.shape), format.values)
     shared = parameter.component("scales", format).shape
     scales = jnp.asarray(draw.uniform(1e-3, 2e-3, shared), format.scales)
     zeros = None if format.zeros is None else jnp.asarray(draw.integers(0, 16, shared), format.zeros)
-    outputs, inputs = parameter.shape
-    return Weight(values, weight_layout(parameter, H200, format.values, format, (outputs, inputs)), scales, zeros)
+    return Weight(values, layout, scales, zeros)
 
 
 def error(weight: Weight, x: Array, ours: Array) -> float:
     """Relative, of the first tokens, to the product of what the weight stands for in f32."""
-    exact = jnp.dot(x[:CHECKED].astype(jnp.float32), weight.dense("float32").T, precision="highest")
+    dense = weight.dense("float32")
+    exact = jnp.einsum("ti,...oi->...to", x[:CHECKED].astype(jnp.float32), dense, precision="highest")
+    if dense.ndim == 3:
+        exact = Activated()(*exact)
     return float(jnp.linalg.norm(ours[:CHECKED].astype(jnp.float32) - exact) / jnp.linalg.norm(exact))

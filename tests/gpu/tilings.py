@@ -56,7 +56,7 @@ def tilings(tokens: int, shape: Shape) -> Iterator[Tiling]:
 
 def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
-    for tokens, shape, name in itertools.product((128, 1) if full else (1,), FULL if full else TINY, FORMATS):
+    for tokens, shape, name in itertools.product((1, 128) if full else (1,), FULL if full else TINY, FORMATS):
         with record.part(f"tilings {shape.name} in {name}, {tokens} tokens"):
             measure(record, scale, tokens, shape, name)
 
