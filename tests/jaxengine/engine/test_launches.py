@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.runner import BackboneLaunch
@@ -65,6 +66,23 @@ def test_a_step_places_nothing_before_its_launches(wide: Engine, monkeypatch: py
     monkeypatch.setattr(jax, "device_put", lambda *what, **_: placed.append(what))
     serve(wide, REQUESTS)
     assert not placed
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 1.0}, {"prompt_logprobs": True}], ids=["greedy", "sampled", "scored"]
+)
+def test_launches_are_given_no_module(wide: Engine, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]) -> None:
+    """JAX would flatten it in Python, each time."""
+    given = list[Any]()
+
+    class Watched(Named):
+        def __getitem__(self, name: Any) -> Any:
+            return lambda *arguments: given.append(arguments) or self.executables[name](*arguments)
+
+    monkeypatch.setattr(wide.runner.state, "executables", Watched(wide.runner.executables))
+    serve(wide, [ask(0, prompt(20), max_tokens=3, **params)])
+    leaves = jax.tree.leaves(given, is_leaf=lambda each: isinstance(each, nnx.Module))
+    assert given and not [each for each in leaves if isinstance(each, nnx.Module)]
 
 
 def test_nobody_writes_to_an_array_that_a_launch_was_given(wide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
