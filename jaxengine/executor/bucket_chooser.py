@@ -46,11 +46,14 @@ class BucketChooser:
 
     def step(self, plan: Plan) -> StepShape:
         """The shape for the rows of `plan`."""
-        ragged = self.verify_shapes if plan.verifies else self.mixed_shapes
-        shapes = self.decode_shapes if plan.decode_only else ragged
         tokens, rows = plan.tokens, len(plan.rows)
-        candidates = shapes[plan.has_adapters]
+        candidates = self._of_kind(plan)[plan.has_adapters]
         return self._ready([shape for shape in candidates if shape.tokens >= tokens and shape.rows >= rows])
+
+    def _of_kind(self, plan: Plan) -> dict[bool, list[StepShape]]:
+        if plan.decode_only:
+            return self.decode_shapes
+        return self.verify_shapes if plan.verifies else self.mixed_shapes
 
     def _by_adapters(self, shapes: list[StepShape]) -> dict[bool, list[StepShape]]:
         """`shapes` as they serve plans without adapters and with any. One without is tried first where no row has any.
