@@ -13,7 +13,7 @@ from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
-from jaxengine.request.event import Beam, Event, FinishReason, Token
+from jaxengine.request.event import NOT_FINISHED, Beam, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
@@ -75,15 +75,15 @@ class Answers:
 
     def extend(self, sequence: Sequence, tokens: list[Token], now: float, result: StepResult) -> Event:
         """Append `tokens` to `sequence`, up to its last if that is among them."""
-        event = Event(sequence.request.id, preemptions=sequence.preemptions)
-        event.tokens = taken = []
+        taken: list[Token] = []
+        event = Event(sequence.request.id, taken, preemptions=sequence.preemptions)
         for token in tokens:
             taken.append(token)
             sequence.tokens.append(token.id)
             event.finish = self._finish_reason(sequence, token.id)
-            if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
+            if event.finish is NOT_FINISHED and sequence.matcher is not None:
                 self._match(sequence.matcher, token.id, event)
-            if event.finish is not FinishReason.NOT_FINISHED:
+            if event.finish is not NOT_FINISHED:
                 break
         if sequence.pooled is not None:
             event.embedding = _embedding(sequence, sequence.pooled)
@@ -137,7 +137,7 @@ class Answers:
             return FinishReason.LENGTH
         if token in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.EOS
-        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
+        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else NOT_FINISHED
 
 
 def _embedding(sequence: Sequence, pooled: np.ndarray) -> bytes:

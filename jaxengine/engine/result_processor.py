@@ -11,7 +11,7 @@ import numpy as np
 from jaxengine.cache.page_tables import Fork
 from jaxengine.engine.answers import Answers
 from jaxengine.engine.live_requests import LiveRequests
-from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.event import NOT_FINISHED, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
@@ -73,7 +73,7 @@ class ResultProcessor:
         event = self.answers.extend(sequence, tokens, now, result)
         if self.scheduler.speculator is not None:
             _count_draft(row, event, self.scheduler.speculator)
-        if event.finish is not FinishReason.NOT_FINISHED:
+        if event.finish is not NOT_FINISHED:
             self.requests.end(sequence, event.finish)
         result.events.append(event)
 

@@ -147,22 +147,24 @@ class Compiler:
         return self._lower(functions.place_adapter, (stacks, self.array(()), new), donate=(0,), returns=stacks)
 
     def lower_sample(self, samples: int, greedy: bool) -> Any:
-        head, latest, sampler_state = _abstract(self.model.head), self.slot_state().latest, self.sampler_state()
+        leaves, latest, sampler_state = self.model.head_leaves, self.slot_state().latest, self.sampler_state()
+        head = _abstract(leaves.arrays)
         packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
         top, guesses = self.shapes.top, self.shapes.guesses
         if greedy:
             arguments: tuple[Any, ...] = (head, latest, packed, hidden)
-            sample_greedy = partial(functions.sample_greedy, top, guesses)
+            sample_greedy = leaves.given_to(functions.sample_greedy, top, guesses)
             return self._lower(sample_greedy, arguments, donate=(1,), returns=(latest, None))
         arguments = (head, latest, sampler_state, packed, hidden)
-        sample = partial(functions.sample, top, guesses)
+        sample = leaves.given_to(functions.sample, top, guesses)
         return self._lower(sample, arguments, donate=(1, 2), returns=(latest, sampler_state, None))
 
     def lower_propose(self, rows: int) -> Any:
         if self.model.draft is not None:
             return self._lower_draft(self.model.draft.guess, self.shapes.draft_guessing(rows), None)
-        arguments = (_abstract(self.model.drafter), self.slot_state().latest, self.array((rows,)))
-        return self._lower(functions.propose, arguments, donate=(), returns=None)
+        drafter = self.model.drafter_leaves
+        arguments = (_abstract(drafter.arrays), self.slot_state().latest, self.array((rows,)))
+        return self._lower(drafter.given_to(functions.propose), arguments, donate=(), returns=None)
 
     def lower_read(self, tokens: int) -> Any:
         assert self.model.draft is not None
@@ -176,12 +178,14 @@ class Compiler:
         return self._lower(partial(function, shape), arguments, donate=(1,), returns=returns)
 
     def lower_score(self, tokens: int) -> Any:
-        arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
-        return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
+        head = self.model.head_leaves
+        arguments = (_abstract(head.arrays), self.hidden(tokens), self.array((tokens,)))
+        return self._lower(head.given_to(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
     def lower_logits(self) -> Any:
-        arguments = (_abstract(self.model.head), self.hidden(functions.LOGITS_BLOCK))
-        return self._lower(partial(functions.logits, self.shapes.spec.tokens), arguments, donate=(), returns=None)
+        head = self.model.head_leaves
+        arguments = (_abstract(head.arrays), self.hidden(functions.LOGITS_BLOCK))
+        return self._lower(head.given_to(functions.logits, self.shapes.spec.tokens), arguments, donate=(), returns=None)
 
     def lower_sum_hidden(self, tokens: int) -> Any:
         function = partial(functions.sum_hidden, self.shapes.limits.rows_of(tokens))

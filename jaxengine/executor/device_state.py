@@ -40,6 +40,7 @@ class DeviceState:
         self.model = compiler.model
         self.replicated = compiler.replicated
         self.on_host = compiler.device.on_host
+        self._devices_are_ours = self.replicated.is_fully_addressable
         self.executables = executables
         self.told = told
         self.launches = 0
@@ -59,8 +60,9 @@ class DeviceState:
         self.room: list[Array] = []  # see `small_room`
 
     def launch(self, name: Hashable, *arrays: Any) -> Any:
-        """Run executable `name` on the state and on `arrays`, of NumPy. Returns as soon as the devices have their
-        orders. What it returns is the state's own until the next launch; a later launch may take it over.
+        """Run executable `name` on the state and on `arrays`, of NumPy, which nobody writes to any more: devices may
+        read them later, and a CPU does so in place. Returns as soon as the devices have their orders. What it returns
+        is the state's own until the next launch; a later launch may take it over.
         """
         self.launches += 1
         if self.told is not None:
@@ -72,7 +74,10 @@ class DeviceState:
             raise
 
     def _put(self, values: Any) -> Any:
-        return put(values, self.replicated)
+        """`values`, of NumPy, as an executable takes them. It places them itself where all devices are this process's:
+        a call is 17 us with that, and 78 behind a `device_put` of its own; on two devices 245 and 370 (JAX 0.10.2).
+        """
+        return values if self._devices_are_ours else put(values, self.replicated)
 
     # --- by kind of executable ----------------------------------------------------------------------------------
 
@@ -120,7 +125,7 @@ class DeviceState:
 
     def _sample(self, name: tuple[str, int, bool]) -> Array:
         """The samples of the last step, as `functions.pack_sampled` packs them. They are on their way to the host."""
-        executable, head, latest = self.executables[name], self.model.head, self.slot_state.latest
+        executable, head, latest = self.executables[name], self.model.head_leaves.arrays, self.slot_state.latest
         if name[2]:
             latest, sampled = executable(head, latest, self.packed_samples, self.hidden)
         else:
@@ -131,13 +136,14 @@ class DeviceState:
         return sampled  # type: ignore[no-any-return]
 
     def _score(self, name: Hashable, target: np.ndarray) -> Array:
-        return self.executables[name](self.model.head, self.all_hidden, self._put(target))  # type: ignore[no-any-return]
+        head = self.model.head_leaves.arrays
+        return self.executables[name](head, self.all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     def _sum_hidden(self, name: Hashable, of_tokens: np.ndarray) -> Array:
         return self.executables[name](self.all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
 
     def _logits(self, name: Hashable, hidden: np.ndarray) -> Array:
-        return self.executables[name](self.model.head, self._put(hidden))  # type: ignore[no-any-return]
+        return self.executables[name](self.model.head_leaves.arrays, self._put(hidden))  # type: ignore[no-any-return]
 
     def _write_page_table(self, name: Hashable, entries: np.ndarray) -> None:
         table = self.executables[name](self.slot_state.table, self._put(entries))
@@ -170,7 +176,8 @@ class DeviceState:
         """Of heads, `asked` are slots; of what has caches of its own, a packed buffer."""
         propose, asked = self.executables[name], self._put(asked)
         if self.model.draft is None:
-            return propose(self.model.drafter, self.slot_state.latest, asked)  # type: ignore[no-any-return]
+            drafter = self.model.drafter_leaves.arrays
+            return propose(drafter, self.slot_state.latest, asked)  # type: ignore[no-any-return]
         self.draft_layers, proposed = propose(self.model.draft_leaves, self.draft_layers, self._features(), asked)
         return proposed  # type: ignore[no-any-return]
 

@@ -281,8 +281,8 @@ class Runner:
     def _logits(self, hidden: np.ndarray) -> np.ndarray:
         """hidden [n, h] → f32 [n, tokens]. Waits for the device, which makes and holds a block at a time."""
         logits = np.empty((len(hidden), self.shapes.spec.tokens), np.float32)
-        block = np.zeros((LOGITS_BLOCK, hidden.shape[1]), hidden.dtype)
         for first in range(0, len(hidden), LOGITS_BLOCK):
+            block = np.zeros((LOGITS_BLOCK, hidden.shape[1]), hidden.dtype)
             count = min(LOGITS_BLOCK, len(hidden) - first)
             block[:count] = hidden[first : first + count]
             logits[first : first + count] = np.asarray(self.state.launch("logits", block))[:count]

@@ -20,6 +20,9 @@ class FinishReason(enum.IntEnum):
     QUEUE_TIMEOUT = 8
 
 
+NOT_FINISHED = FinishReason.NOT_FINISHED  # for what is done for each row: Python 3.11 takes 0.1 us to find a member
+
+
 class Token(NamedTuple):
     """A sampled token, or one of the prompt.
 

@@ -112,6 +112,6 @@ class Plan:
     @property
     def decode_only(self) -> bool:
         """Whether every row is one token, of no image, and samples the next."""
-        if self.tokens != len(self.rows) or not all(row.samples for row in self.rows):
+        if self.tokens != len(self.rows):
             return False
-        return not any(row.sequence.images and row.sees for row in self.rows)
+        return all(row.samples and not (row.sequence.images and row.sees) for row in self.rows)

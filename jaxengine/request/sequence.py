@@ -221,7 +221,7 @@ class Sequence:
     @property
     def listed(self) -> int:
         """How many alternatives its samples must list."""
-        return max(self.params.logprobs, self.beams.candidates if self.beams else 0)
+        return max(self.params.logprobs, self.beams.candidates) if self.beams else self.params.logprobs
 
     @property
     def pending(self) -> int:

@@ -140,8 +140,18 @@ BLIND = SightFields(None, None, None)
 NO_SIGHT = Sight()
 
 
+class Parts(NamedTuple):
+    """The buffer's sections, with a line for each field; of a NumPy buffer they are views."""
+
+    tokens: Array  # i32 [fields, T]
+    rows: Array  # i32 [fields, R]
+    samples: Array  # i32 [fields, N]
+    updates: Array  # i32 [fields, U]
+    sight: SightFields
+
+
 class Sections(NamedTuple):
-    """The buffer in parts; of a NumPy buffer they are views."""
+    """The buffer in parts, field by field."""
 
     real: Array  # i32 [], how many of the T tokens are real
     tokens: TokenFields
@@ -186,17 +196,21 @@ class StepShape:
             )
         )
 
-    def sections(self, packed: Array) -> Sections:
-        """i32 [size] → its sections."""
+    def parts(self, packed: Array) -> Parts:
+        """i32 [size] → its sections, each as one array."""
         real, tokens, rows, samples, updates, *_ = self._ends
-        return Sections(
-            packed[0],
-            TokenFields(*packed[real:tokens].reshape(-1, self.tokens)),
-            RowFields(*packed[tokens:rows].reshape(-1, self.rows)),
+        return Parts(
+            packed[real:tokens].reshape(-1, self.tokens),
+            packed[tokens:rows].reshape(-1, self.rows),
             packed[rows:samples].reshape(len(SampleFields._fields), self.samples),
-            TableUpdates(*packed[samples:updates].reshape(-1, self.updates)),
+            packed[samples:updates].reshape(-1, self.updates),
             self.sight.fields(packed[updates:], self.rows) if self.sight.of_token else BLIND,
         )
+
+    def sections(self, packed: Array) -> Sections:
+        """i32 [size] → its sections and their fields."""
+        tokens, rows, samples, updates, sight = self.parts(packed)
+        return Sections(packed[0], TokenFields(*tokens), RowFields(*rows), samples, TableUpdates(*updates), sight)
 
 
 def unpack_samples(packed: Array) -> SampleFields:

@@ -3,7 +3,10 @@
 from collections import defaultdict
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.runner import BackboneLaunch
@@ -55,6 +58,48 @@ def test_a_step_is_one_upload_and_two_launches(
     steps = wide.stats().steps - before
     assert [name[0] for name in spy.called] == ["backbone", "sample"] * steps
     assert len(uploads) == steps
+
+
+def test_a_step_places_nothing_before_its_launches(wide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executables take the host's arrays as they are, where all devices are this process's."""
+    placed = list[Any]()
+    monkeypatch.setattr(jax, "device_put", lambda *what, **_: placed.append(what))
+    serve(wide, REQUESTS)
+    assert not placed
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 1.0}, {"prompt_logprobs": True}], ids=["greedy", "sampled", "scored"]
+)
+def test_launches_are_given_no_module(wide: Engine, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]) -> None:
+    """JAX would flatten it in Python, each time."""
+    given = list[Any]()
+
+    class Watched(Named):
+        def __getitem__(self, name: Any) -> Any:
+            return lambda *arguments: given.append(arguments) or self.executables[name](*arguments)
+
+    monkeypatch.setattr(wide.runner.state, "executables", Watched(wide.runner.executables))
+    serve(wide, [ask(0, prompt(20), max_tokens=3, **params)])
+    leaves = jax.tree.leaves(given, is_leaf=lambda each: isinstance(each, nnx.Module))
+    assert given and not [each for each in leaves if isinstance(each, nnx.Module)]
+
+
+def test_nobody_writes_to_an_array_that_a_launch_was_given(wide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may read it later, and a CPU reads it where it lies."""
+    launch, given = wide.runner.state.launch, list[np.ndarray]()
+
+    def sealing(name: Any, *arrays: Any) -> Any:
+        for array in filter(lambda each: isinstance(each, np.ndarray), arrays):  # a NumPy number cannot be written to
+            array.flags.writeable = False  # a later write raises
+            assert not any(np.shares_memory(array, each) for each in given), "memory that is used again"
+            given.append(array)
+        return launch(name, *arrays)
+
+    monkeypatch.setattr(wide.runner.state, "launch", sealing)
+    wants = ask(9, prompt(40, seed=3), max_tokens=1, logits="all")
+    answers = serve(wide, [*REQUESTS, ask(3, prompt(25), max_tokens=9, prompt_logprobs=True), wants])
+    assert given and all(not answer.error for answer in answers.values())
 
 
 @pytest.mark.parametrize(
