@@ -19,7 +19,7 @@ from tests.gpu_compile import h200, thunks
 from tests.gpu_compile.ptxas import Kernel, kernel
 
 POOL = 1 << 30  # bytes of keys, and of values
-PAGE_SIZE = 16
+PAGE_SIZE, LAYERS = 16, 4
 OURS = re.compile(r"\.entry (paged_|rotate_)")
 PLAIN, GEMMA = AttentionSpec(), AttentionSpec(window=4096, softcap=50.0)
 
@@ -56,9 +56,9 @@ def compile_step(
 
     stored = cache_dtype or dtype
     page_bytes = PAGE_SIZE * kv_heads * dim * jnp.dtype(stored).itemsize
-    cache = array(pool // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
+    cache = array(LAYERS, pool // page_bytes // LAYERS, PAGE_SIZE, kv_heads, dim, dtype=stored)
     each = array(tokens)
-    batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged)
+    batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged, layer=array())
     per_head = array(kv_heads, group, dtype="float32")
     bias = AttentionBias(per_head, per_head) if biased else AttentionBias()
     if relative:
