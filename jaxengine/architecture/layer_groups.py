@@ -3,9 +3,9 @@
 A layer that sees all positions needs every page of a sequence. A layer with a window needs the last few. So a sequence
 has page tables of its own for each window. All tables take pages from one pool, so a page has the same size for each:
 it spans `arrays` layers. That is at most the number of layers with the rarest window, and the layers of the other
-windows are divided into tables of as many. Layers with the same place in their tables share one cache, because a page
-belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer needs
-whole, and long texts, which few layers do.
+windows are divided into tables of as many. Layers with the same place in their tables share one of a cache's layers,
+as a page belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer
+needs whole, and long texts, which few layers do.
 
 A layer that attends to pictures keeps nothing of the text: it has no place in a page, and its entry means nothing.
 

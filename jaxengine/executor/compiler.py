@@ -22,7 +22,7 @@ from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
-from jaxengine.model.cache import layer_cache
+from jaxengine.model.cache import cache_arrays
 from jaxengine.model.feature_decoder import Features
 from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops.cache import storage_dtype
@@ -62,26 +62,25 @@ class Compiler:
         sharding = partition(self.mesh, shape, axes) if axes else self.replicated
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    def caches(self) -> list[tuple[Any, ...]]:
-        shapes = self.shapes
-        arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, shapes.cache_dtype)
-        pairs = [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
-        features = self.features()
-        return [*pairs, features] if features else pairs
+    def caches(self) -> tuple[Any, ...]:
+        shapes, layers = self.shapes, LayerGroups.of(self.shapes.spec).arrays
+        arrays = cache_arrays(shapes.spec, layers, shapes.pages, shapes.page_size, shapes.cache_dtype)
+        return (*(self.array(*array) for array in arrays), *self.features())
 
     def features(self) -> Features:
         """What a step keeps of each token beside keys and values."""
         shapes = self.shapes
         if not shapes.feature_size:
             return ()
-        return (self.array((shapes.pages, shapes.page_size, shapes.feature_size), self._draft_dtype()),)
+        return (self.array((1, shapes.pages, shapes.page_size, shapes.feature_size), self._draft_dtype()),)
 
-    def draft_caches(self) -> list[tuple[Any, ...]]:
-        """Of a draft model, a pair for each of its layers."""
+    def draft_caches(self) -> tuple[Any, ...]:
+        """Of a draft model; none of its layers shares another's place."""
         shapes = self.shapes
         assert shapes.draft_model is not None
-        arrays = layer_cache(shapes.draft_model.spec, shapes.pages, shapes.page_size, self._draft_dtype())
-        return [tuple(self.array(*array) for array in arrays)] * shapes.draft_model.spec.num_layers
+        spec = shapes.draft_model.spec
+        arrays = cache_arrays(spec, spec.num_layers, shapes.pages, shapes.page_size, self._draft_dtype())
+        return tuple(self.array(*array) for array in arrays)
 
     def _draft_dtype(self) -> str:
         """In which a draft model's caches are stored."""
@@ -108,8 +107,8 @@ class Compiler:
         spec, tiles = self.shapes.spec, self.shapes.limits.image_rows
         if spec.vision is not None and spec.vision.cross:
             held = storage_dtype(self.shapes.dtype) if self.device.cache_as_bits else self.shapes.dtype
-            arrays = layer_cache(spec, tiles * spec.vision.places, 1, held)
-            return [tuple(self.array(*array) for array in arrays)] * len(spec.cross_layers)
+            arrays = cache_arrays(spec, len(spec.cross_layers), tiles * spec.vision.places, 1, held)
+            return tuple(self.array(*array) for array in arrays)
         shape = self.shapes.limits.image_rows, self.shapes.pool_width
         return self.array(shape, jnp.dtype(self.shapes.dtype))
 

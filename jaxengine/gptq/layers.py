@@ -20,7 +20,7 @@ from jaxengine.architecture.model import ModelSpec, Rope
 from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 from jaxengine.device import DeviceTraits
 from jaxengine.gptq.solver import Rounded, Settings, round_matrix
-from jaxengine.model.cache import layer_cache
+from jaxengine.model.cache import cache_arrays
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.linear import Linear, weight_layout
@@ -161,7 +161,8 @@ def _run_layer(
         for name, part in PROJECTIONS.items():
             module = getattr(layer, part)
             setattr(module, name, ObservedLinear(getattr(module, name), partial(observe, name)))
-    keys, values = (jnp.zeros(cache.shape) for cache in layer_cache(spec, 1 + batch.tables.size, PAGE, "float32"))
+    arrays = cache_arrays(spec, 1, 1 + batch.tables.size, PAGE, "float32")
+    keys, values = (jnp.zeros(cache.shape) for cache in arrays)
     stream, _, _ = layer(ResidualStream(x), keys, values, rope, _bias(spec), batch)
     return stream.sum(), sums
 

@@ -26,7 +26,7 @@ from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
 
-Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, see `jaxengine/model/cache.py`
+Layers = tuple[Array, ...]  # two caches of all layers, see `model/cache.py`; and features, see `FeatureDecoder`
 
 
 @jax.jit
@@ -94,7 +94,7 @@ class Decoder(nnx.Module):
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
         There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
-        layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches. Without pictures
+        layers than the caches have, as an encoder may, layer i is layer i modulo that number in them. Without pictures
         the layers that attend to them do nothing, or go through their MLPs alone.
         """
         hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
@@ -116,33 +116,32 @@ class Decoder(nnx.Module):
         dtype = stream.x.dtype
         ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
         rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
-        biases, caches = self._biases(), list(layers)
+        biases, (keys, values) = self._biases(), layers
         tapped = []
         for i, layer in enumerate(self.layers):
             if i in taps:
                 tapped.append(stream.sum().astype(dtype))
             if i in self.cross:
                 if isinstance(images, PictureCaches):
-                    seen = (*images.layers[self.cross.index(i)], None, AttentionBias(), images.batch)
-                    stream, _, _ = run_layer(layer, stream, *seen)
+                    seen = images.batch.of_layer(self.cross.index(i))
+                    stream, _, _ = run_layer(layer, stream, *images.caches, None, AttentionBias(), seen)
                 else:
                     assert isinstance(layer, Layer)
                     stream = run_blind(layer, stream, batch)
                 continue
-            table, cache = self.groups.layers[i]
-            cache %= len(caches)
+            table, place = self.groups.layers[i]
+            own = batches[table].of_layer(place % keys.shape[0])
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
-            stream, keys, values = run_layer(layer, stream, *caches[cache], rope, bias, batches[table])
-            caches[cache] = (keys, values)
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, own)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
         if len(self.layers) in taps:
             tapped.append(ResidualStream(x, branch).sum())
         if self.final_norm is None:
-            return ResidualStream(x, branch).sum(), caches, tapped
-        return self.final_norm.after(x, branch, self.ops)[1], caches, tapped
+            return ResidualStream(x, branch).sum(), (keys, values), tapped
+        return self.final_norm.after(x, branch, self.ops)[1], (keys, values), tapped
 
     def _biases(self) -> list[AttentionBias]:
         """The biases of the layers' scores: one for all layers, or one for each."""

@@ -101,16 +101,14 @@ class EagleDecoder(nnx.Module):
         → states [T, hidden], and the caches with these tokens read.
         """
         embedding: Weight = self.embedding.get_value()
-        sizes, caches = self.spec.spec, list(layers)
+        sizes, (keys, values) = self.spec.spec, layers
         rope_tables = [rope_tables_of(kind.rope, sizes.head_dim, batch, self.device) for kind in sizes.kinds]
         embedded = embedding.rows(ids).astype(features.dtype)
-        stream, keys, values = self.first(embedded, features, *caches[0], rope_tables[0], batch)
-        caches[0] = (keys, values)
+        stream, keys, values = self.first(embedded, features, keys, values, rope_tables[0], batch.of_layer(0))
         for i, layer in enumerate(self.others, start=1):
             rope = rope_tables[i % len(rope_tables)]
-            stream, keys, values = run_layer(layer, stream, *caches[i], rope, AttentionBias(), batch)
-            caches[i] = (keys, values)
-        return stream.sum(), caches
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, AttentionBias(), batch.of_layer(i))
+        return stream.sum(), (keys, values)
 
     def guess(self, states: Array) -> tuple[Guesses, Array]:
         """What comes next after states [n, hidden], one guess each, [n]; and the features for which these are the

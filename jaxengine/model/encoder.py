@@ -31,9 +31,8 @@ class Encoder(nnx.Module):
 
     def __call__(self, ids: Array, layers: Layers, batch: StepBatch) -> Layers:
         """ids [T] of whole prompts → the decoder's caches with their keys and values written."""
-        hidden, layers = self.stack(ids, layers, [batch])
-        written = []
-        for cross, (keys, values) in zip(self.cross, layers, strict=True):
-            kv = cross(hidden, adapters=batch.adapters)  # [T, 2, K, D]
-            written.append((write(keys, kv[:, 0], batch), write(values, kv[:, 1], batch)))
-        return written
+        hidden, (keys, values) = self.stack(ids, layers, [batch])
+        for i, cross in enumerate(self.cross):
+            kv, of_layer = cross(hidden, adapters=batch.adapters), batch.of_layer(i)  # [T, 2, K, D]
+            keys, values = write(keys, kv[:, 0], of_layer), write(values, kv[:, 1], of_layer)
+        return keys, values

@@ -19,7 +19,7 @@ from jaxengine.model.norm import Norm
 from jaxengine.ops import StepBatch
 from jaxengine.ops.cache import as_floats, stored
 
-Features = tuple[Array, ...]  # one array [pages, page_size, feature_size], or none where nothing reads them
+Features = tuple[Array, ...]  # one array [1, pages, page_size, feature_size], or none where nothing reads them
 
 
 class Fusion(nnx.Module):
@@ -53,17 +53,18 @@ class FeatureDecoder(nnx.Module):
     def __call__(
         self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: Images | None = None
     ) -> tuple[Array, Layers]:
-        *pairs, kept = layers
-        hidden, caches, tapped = self.decoder.tapped(ids, pairs, batches, self.taps, images)
+        *pair, kept = layers
+        hidden, caches, tapped = self.decoder.tapped(ids, tuple(pair), batches, self.taps, images)
         features = hidden if self.fusion is None else self.fusion(tapped)
-        return hidden, [*caches, (write(kept[0], features, batches[0]),)]  # type: ignore[list-item]
+        return hidden, (*caches, write(kept, features, batches[0]))
 
 
 def write(kept: Array, features: Array, batch: StepBatch) -> Array:
-    """`kept` [pages, page_size, feature_size] with those of each token, [T, feature_size], written to its page."""
-    return kept.at[batch.page, batch.offset].set(stored(features, kept.dtype), mode="drop")
+    """`kept` [1, pages, page_size, feature_size] with those of each token, [T, feature_size], written to its page."""
+    pages = kept.squeeze(0)  # named in the index, the one layer would take a GPU kernel more
+    return pages.at[batch.page, batch.offset].set(stored(features, kept.dtype), mode="drop")[None]
 
 
 def read(kept: Array, batch: StepBatch) -> Array:
     """Those of the tokens of `batch`, [T, feature_size]."""
-    return as_floats(kept[batch.page, batch.offset])
+    return as_floats(kept[0, batch.page, batch.offset])

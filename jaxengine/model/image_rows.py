@@ -41,13 +41,13 @@ class ImageRows(NamedTuple):
 
 
 class PictureCaches(NamedTuple):
-    """Keys and values [places, 1, K, D] of each layer that attends to pictures, and the batch that reads them."""
+    """Keys and values of the layers that attend to pictures, [L, places, 1, K, D], and the batch that reads them."""
 
-    layers: list[tuple[Array, Array]]
+    caches: tuple[Array, Array]
     batch: StepBatch
 
     @classmethod
-    def of(cls, pool: list[tuple[Array, Array]], seen: Array, run: Array, places: int, batch: StepBatch) -> Self:
+    def of(cls, pool: tuple[Array, Array], seen: Array, run: Array, places: int, batch: StepBatch) -> Self:
         """Token t of `batch` sees the first seen[t] rows of its row of `run` i32 [R, W]; each has so many `places`.
 
         Pictures lie in no order that a token's position has a place in, so all of them are ahead of it.

@@ -3,7 +3,7 @@
 Attention caches every token; this layer caches once per sequence, in the sequence's page: the last inputs of the
 convolution and the states after the last token. Casts are those of transformers: the inputs of the states are f32.
 
-Legend: T tokens, C channels, N states of a channel, K taps of the convolution.
+Legend: L layers in the caches, T tokens, C channels, N states of a channel, K taps of the convolution.
 """
 
 from collections.abc import Callable
@@ -80,12 +80,12 @@ class Convolution(nnx.Module):
         self.bias = None if bias is None else nnx.Param(bias)
 
     def __call__(self, u: Array, cache: Array, batch: StepBatch) -> tuple[Array, Array]:
-        """cache [pages, K - 1, C]: the inputs before each row's first token, oldest first."""
+        """cache [L, pages, K - 1, C]: the inputs before each row's first token, oldest first."""
         taps = self.taps[...].astype(jnp.float32)
         before = taps.shape[1] - 1
         starts = row_starts(batch)  # [R + 1]
         # The barrier keeps the read before the write: otherwise XLA copies the whole cache (JAX 0.10.2, GPU).
-        old = jax.lax.optimization_barrier(cache[batch.tables[:, 0]])  # [R, K - 1, C]
+        old = jax.lax.optimization_barrier(cache[batch.layer, batch.tables[:, 0]])  # [R, K - 1, C]
         tokens = jnp.arange(u.shape[0])
         place = tokens - (starts[batch.row] if batch.ragged else tokens)  # [T], in the row
         y = u.astype(jnp.float32) * taps[:, before]
@@ -96,7 +96,7 @@ class Convolution(nnx.Module):
             y = y + past.astype(jnp.float32) * taps[:, before - back]
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
-        return jax.nn.silu(y).astype(u.dtype), cache.at[batch.tables[:, 0]].set(_last(u, old, starts))
+        return jax.nn.silu(y).astype(u.dtype), cache.at[batch.layer, batch.tables[:, 0]].set(_last(u, old, starts))
 
 
 def _last(u: Array, old: Array, starts: Array) -> Array:

@@ -19,7 +19,7 @@ from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
 
 NAME = "paged"  # registers our attention in transformers' interface
 
-Layers = list[tuple[Array, Array]]
+Layers = tuple[Array, ...]
 
 
 @dataclass
@@ -50,8 +50,9 @@ class TracedStep:
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
         bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        output, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, bias, kind)
-        self.layers[layer] = keys, values
+        keys, values = self.layers
+        output, keys, values = self.ops.attend(qkv, None, keys, values, self.batch.of_layer(layer), bias, kind)
+        self.layers = keys, values
         return output.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 
 

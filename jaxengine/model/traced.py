@@ -48,7 +48,7 @@ class TracedDecoder(nnx.Module):
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 
     def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: StepBatch) -> tuple[Array, Layers]:
-        step = TracedStep(self.spec, self.ops, batch, list(layers))
+        step = TracedStep(self.spec, self.ops, batch, layers)
         hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, step)
         return hidden.astype(arrays[0].dtype), step.layers
 
@@ -56,8 +56,8 @@ class TracedDecoder(nnx.Module):
         """Abstract arguments of a small step: tracing it at start shows whether the module can be traced at all."""
         spec = self.spec
         tokens: Any = jax.ShapeDtypeStruct((PROBE_TOKENS,), jnp.int32)
-        cache = jax.ShapeDtypeStruct((2, PROBE_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
+        cache = jax.ShapeDtypeStruct((spec.num_layers, 2, PROBE_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
         table: Any = jax.ShapeDtypeStruct((PROBE_TOKENS, 128 // PROBE_PAGE), jnp.int32)
         count: Any = jax.ShapeDtypeStruct((), jnp.int32)
         batch = StepBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
-        return tokens, [(cache, cache)] * spec.num_layers, batch
+        return tokens, (cache, cache), batch

@@ -53,8 +53,8 @@ def text_logits(spec: ModelSpec, weights: Mapping[str, Array], ids: Array, mask:
     """
     parameters = _parameters(spec, weights)
     decoder = Decoder(spec, parameters, ANY_DEVICE, WholeTextOps(), LayerGroups.undivided(spec))
-    no_cache = (jnp.zeros(0), jnp.zeros(0))
-    hidden, _ = decoder(ids.reshape(-1), [no_cache], [_batch(mask)])
+    no_cache = jnp.zeros((1, 0))
+    hidden, _ = decoder(ids.reshape(-1), (no_cache, no_cache), [_batch(mask)])
     logits = Head(spec, parameters.get)(hidden)[:, : spec.tokens]
     return logits.reshape(*ids.shape, spec.tokens)
 

@@ -80,13 +80,14 @@ class Ops:
         Args:
             qkv: [T, K, G+2, D], for each key/value head its queries, then the key, then the value.
             rope_tables: cos and sin of each token; None rotates nothing.
-            keys, values: the caches, [pages, page_size, K, D].
+            keys, values: the caches, [L, pages, page_size, K, D], of which `batch.layer` is read and written.
 
         Returns:
             The attention output [T, K, G, D] and the new caches.
         """
         heads = TP if self.split_heads else None
-        by_token, cache, by_head = PartitionSpec(None, heads), PartitionSpec(None, None, heads), PartitionSpec(heads)
+        by_token, by_head = PartitionSpec(None, heads), PartitionSpec(heads)
+        cache = PartitionSpec(None, None, None, heads)
         attend = partial(BACKENDS[self.backend].attend, spec=spec)
         in_specs = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
         local = self._local(attend, in_specs, (by_token, cache, cache))
@@ -94,7 +95,7 @@ class Ops:
 
     def read(self, q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec) -> Array:
         """Attend with q [T, K, G, D] to caches without writing them → [T, K, G, D]: cross-attention to an encoder."""
-        by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, TP)
+        by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, None, TP)
         read = partial(BACKENDS[self.backend].read, spec=spec)
         return self._local(read, (by_token, cache, cache, REPLICATED), by_token)(q, keys, values, batch)  # type: ignore[no-any-return]
 

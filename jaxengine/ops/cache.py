@@ -45,8 +45,8 @@ def rotated(x: Array, rope_tables: RopeTables) -> Array:
 
 
 def write(cache: Array, x: Array, batch: StepBatch) -> Array:
-    """`cache` [pages, page_size, K, D] with each token's `x` [T, K, D] written to its page."""
-    return cache.at[batch.page, batch.offset].set(stored(x, cache.dtype), mode="drop")
+    """`cache` [L, pages, page_size, K, D] with each token's `x` [T, K, D] written to the layer's part of its page."""
+    return cache.at[batch.layer, batch.page, batch.offset].set(stored(x, cache.dtype), mode="drop")
 
 
 def stored(x: Array, dtype: jnp.dtype) -> Array:

@@ -7,8 +7,8 @@ Their NaN cannot reach it either: values that no query of a block sees, such as 
 replaced by zero, because a weight of zero times NaN is NaN. On a GPU the gathers make this path slow; the kernels
 replace it.
 
-Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, B queries and S keys of
-a block.
+Legend: L layers in the caches, T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension,
+B queries and S keys of a block.
 """
 
 from functools import partial
@@ -17,9 +17,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from jaxengine.ops import softmax
-from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch, row_starts
+from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch, row_starts, unfolded
 from jaxengine.ops.cache import as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
@@ -54,7 +55,7 @@ def attend(
     spec: AttentionSpec,
 ) -> tuple[Array, Array, Array]:
     """`jaxengine.ops.Ops.attend` on one device."""
-    q, k, v = split(qkv, rope_tables)
+    q, k, v, batch = *split(qkv, rope_tables), unfolded(batch)
     keys, values = write(keys, k, batch), write(values, v, batch)
     return attention(q, keys, values, batch, spec, bias), keys, values
 
@@ -62,15 +63,15 @@ def attend(
 def attention(
     q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias
 ) -> Array:
-    """q [T, K, G, D], keys and values [pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
+    """q [T, K, G, D], keys and values [L, pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
     scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     attend = _ragged if batch.ragged else _decode
     return attend(scaled, keys, values, batch, spec, bias).astype(q.dtype)
 
 
 def _block(keys: Array) -> int:
-    """How many keys of a cache [pages, page_size, K, D] make a block: whole pages."""
-    return max(KEY_BLOCK, keys.shape[1])
+    """How many keys of a cache [L, pages, page_size, K, D] make a block: whole pages."""
+    return max(KEY_BLOCK, keys.shape[2])
 
 
 def _key_blocks(position: Array, kv_length: Array, real: Array, spec: AttentionSpec, block: int) -> tuple[Array, Array]:
@@ -108,12 +109,14 @@ def _weighted(v: Array, weights: Array) -> Array:
 def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
     """Every row is one query: a loop over key blocks up to the longest row's end, all rows at once."""
     block = _block(keys)
-    width = block // keys.shape[1]  # pages of a block
+    width = block // keys.shape[2]  # pages of a block
     position, kv_length = batch.position, batch.kv_length
 
     def body(i: Array, running: softmax.Running) -> softmax.Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
-        k, v = (as_floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
+        k, v = (
+            as_floats(cache[batch.layer, pages]).reshape(q.shape[0], block, -1) for cache in (keys, values)
+        )  # [R, S, K·D]
         key = i * block + jnp.arange(block)
         visible = softmax.visible_keys(key, position, kv_length, spec)  # [R, S]
         v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
@@ -160,7 +163,7 @@ def _query_block(
     out: Array,
 ) -> Array:
     """`out` [K, T, G, D] with the attention of block `i` of row `row`, whose tokens from `first` to `end` are left."""
-    size, length = min(block.queries, q.shape[1]), max(block.keys, keys.shape[1])
+    size, length = min(block.queries, q.shape[1]), max(block.keys, keys.shape[2])
     first = first + i * size
     last = jnp.minimum(first + size, end) - 1
     begin: Array | int = jnp.maximum(batch.position[first] + 1 - spec.window, 0) if spec.window else 0
@@ -173,7 +176,7 @@ def _query_block(
     position, kv_length, unhidden = jax.tree.map(
         lambda of_tokens: jax.lax.dynamic_slice_in_dim(of_tokens, at, size), (batch.position, batch.kv_length, unhidden)
     )
-    read = partial(_key_block, keys, values, batch.tables[row], length)
+    read = partial(_key_block, keys, values, batch.layer, batch.tables[row], length)
 
     def absorb(j: Array, running: softmax.Running) -> softmax.Running:
         k, v = read(j)
@@ -192,9 +195,11 @@ def _query_block(
     return jax.lax.dynamic_update_slice_in_dim(out, attended, at, axis=1)
 
 
-def _key_block(keys: Array, values: Array, table: Array, length: int, j: Array) -> tuple[Array, Array]:
+def _key_block(
+    keys: Array, values: Array, layer: ArrayLike, table: Array, length: int, j: Array
+) -> tuple[Array, Array]:
     """Block `j` of `length` keys and their values, [S, K, D], of the sequence with page table `table` [W]."""
-    width = length // keys.shape[1]
+    width = length // keys.shape[2]
     pages = table.at[j * width + jnp.arange(width)].get(mode="clip")
-    k, v = (as_floats(cache[pages]).reshape(length, *cache.shape[2:]) for cache in (keys, values))
+    k, v = (as_floats(cache[layer, pages]).reshape(length, *cache.shape[3:]) for cache in (keys, values))
     return k, v

@@ -7,7 +7,7 @@ page holds, because a page is not cleared when another sequence takes it. A back
 channels; `state_scan` runs it on a mesh. `reference` is plain JAX, the CPU's path and the oracle of the GPU kernel in
 `triton/scan`. It computes token by token, so that nothing larger than one state exists beside the pages.
 
-Legend: T tokens, C channels, N states of a channel.
+Legend: L layers in the caches, T tokens, C channels, N states of a channel.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.ops.batch import ScanInputs, StepBatch
+from jaxengine.ops.batch import ScanInputs, StepBatch, unfolded
 from jaxengine.ops.triton import scan as triton
 from jaxengine.sharding import TP, by_device
 
@@ -25,15 +25,15 @@ Scan = Callable[[ScanInputs, Array, StepBatch], tuple[Array, Array]]
 
 
 def reference(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
-    """states [pages, C, N] → y [T, C], 0 for padding in a ragged step, and the states after each row's last token."""
-    return _ragged(inputs, states, batch) if batch.ragged else _one_token_each(inputs, states, batch)
+    """states [L, pages, C, N] → y [T, C], 0 for padding in a ragged step, and states after each row's last token."""
+    return (_ragged if batch.ragged else _one_token_each)(inputs, states, unfolded(batch))
 
 
 def _one_token_each(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     x, dt, b, c, a = _wide(inputs)
-    old = jnp.where((batch.position > 0)[:, None, None], states[batch.page], 0)  # [T, C, N]
+    old = jnp.where((batch.position > 0)[:, None, None], states[batch.layer, batch.page], 0)  # [T, C, N]
     new = jnp.exp(dt[:, :, None] * a) * old + (dt * x)[:, :, None] * b[:, None]
-    return (new * c[:, None]).sum(-1), states.at[batch.page].set(new, mode="drop")
+    return (new * c[:, None]).sum(-1), states.at[batch.layer, batch.page].set(new, mode="drop")
 
 
 def _ragged(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
@@ -42,9 +42,9 @@ def _ragged(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array,
     def token(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         y, states = carry
         page = batch.page[t]
-        old = jnp.where(batch.position[t] > 0, states[page], 0)  # [C, N]
+        old = jnp.where(batch.position[t] > 0, states[batch.layer, page], 0)  # [C, N]
         new = jnp.exp(dt[t][:, None] * a) * old + (dt[t] * x[t])[:, None] * b[t]
-        return y.at[t].set(new @ c[t]), states.at[page].set(new)
+        return y.at[t].set(new @ c[t]), states.at[batch.layer, page].set(new)
 
     return jax.lax.fori_loop(0, batch.tokens, token, (jnp.zeros_like(x), states))
 
@@ -60,5 +60,5 @@ def state_scan(backend: str, mesh: Mesh | None) -> Scan:
     """The scan of `backend` on a mesh: each device scans its own channels, nothing is communicated."""
     by_token, by_channel, everywhere = PartitionSpec(None, TP), PartitionSpec(TP), PartitionSpec()
     inputs = ScanInputs(by_token, by_token, everywhere, everywhere, by_channel)  # type: ignore[arg-type]
-    states = PartitionSpec(None, TP)
+    states = PartitionSpec(None, None, TP)
     return by_device(SCANS[backend], mesh, (inputs, states, everywhere), (by_token, states))

@@ -18,7 +18,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
-from jaxengine.model.cache import layer_cache
+from jaxengine.model.cache import cache_arrays
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
@@ -26,15 +26,15 @@ from jaxengine.step.sampler_state import SamplerState
 logger = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # host memory is shared with every other program, and a pool of zeros takes all of it at once
-ADDRESSES = 2**31  # elements of a cache of one byte each
+ADDRESSES = 2**31  # elements of a cache of one byte each, up to which kernels count them in 32 bits
 CALLS_AHEAD = 2  # of the tower: one of a step that is launched, and one of the step before it
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
 
 
 def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int:
     """Bytes of one page on each device, in the caches of the layers that it spans."""
-    arrays = layer_cache(spec, 1, page_size, dtype)
-    return LayerGroups.of(spec).arrays * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+    arrays = cache_arrays(spec, LayerGroups.of(spec).arrays, 1, page_size, dtype)
+    return sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
 
 
 def draft_page_bytes(drafter: DrafterSpec | None, page_size: int, dtype: str, devices: int) -> int:
@@ -43,8 +43,8 @@ def draft_page_bytes(drafter: DrafterSpec | None, page_size: int, dtype: str, de
     """
     if not isinstance(drafter, DraftModel | Eagle):
         return 0
-    arrays = layer_cache(drafter.spec, 1, page_size, dtype)
-    cached = drafter.spec.num_layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+    arrays = cache_arrays(drafter.spec, drafter.spec.num_layers, 1, page_size, dtype)
+    cached = sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
     features = drafter.feature_size if isinstance(drafter, Eagle) else 0
     return cached + page_size * features * arrays[0].dtype.itemsize
 
@@ -139,7 +139,7 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
         raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {gib(budget)} for the cache, less than a page")
-    return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)
+    return addressable(spec, limits.page_size, dtype, place.mesh.size, pages + 1, most=pages + 1) - 1
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
@@ -188,26 +188,21 @@ def _pages(tokens: int | None, limits: Limits) -> int | None:
     return None if tokens is None else limits.pages_of(tokens)
 
 
-def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
-    """How many of `pages` a kernel can address.
+def addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int, most: int) -> int:
+    """`pages`, the sink among them; or, if kernels cannot address so many, more of up to `most`, or else fewer.
 
     Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
     (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). That is right for elements of two
     bytes or more, and wrong for elements of one byte in arrays of 2 to 4 GiB.
     """
-    bytes_each = max(
-        (
-            math.prod(each.shape) // devices
-            for each in layer_cache(spec, 1, page_size, dtype)
-            if each.dtype.itemsize == 1
-        ),
-        default=0,
-    )
-    if not bytes_each or (pages + 1) * bytes_each <= ADDRESSES:
+    arrays = cache_arrays(spec, LayerGroups.of(spec).arrays, 1, page_size, dtype)
+    bytes_each = max((math.prod(each.shape) // devices for each in arrays if each.dtype.itemsize == 1), default=0)
+    if not ADDRESSES < pages * bytes_each <= 2 * ADDRESSES:
         return pages
-    most = ADDRESSES // bytes_each - 1
-    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
-    return most
+    more, fewer = 2 * ADDRESSES // bytes_each + 1, ADDRESSES // bytes_each
+    chosen = more if more <= most else fewer
+    logger.warning("the cache gets %d pages instead of %d: kernels cannot address those in 8 bits", chosen, pages)
+    return chosen
 
 
 def gib(size: int) -> str:

@@ -316,7 +316,12 @@ def write_page_table(table: Array, updates: Array) -> Array:
 
 def copy_pages(layers: Layers, source: Array, target: Array) -> Layers:
     """`layers` with the pages `target` [n] as the pages `source` [n] are. Padding copies the sink to itself."""
-    return jax.tree.map(lambda cache: cache.at[target].set(cache[source]), layers)
+
+    def copied(cache: Array) -> Array:  # [L, pages, …]
+        layer = jnp.arange(cache.shape[0])[:, None]  # named, because XLA turns a cache whose pages alone are
+        return cache.at[layer, target].set(cache[layer, source])
+
+    return tuple(map(copied, layers))
 
 
 def write_masks(mask: Array, slots: Array, new: Array) -> Array:

@@ -1,7 +1,7 @@
 """What a model sees: pictures through its tower, into the pool of rows that later steps take in place of embeddings.
 
 The pool lives on the device, [rows, (1 + deepstack)·hidden], and which of its rows are whose is the host's knowledge.
-Where layers attend to pictures it is keys and values for each, [rows · keys of a row, 1, K, D]. A call reads several
+Where layers attend to pictures it is keys and values for each, [L, rows · keys of a row, 1, K, D]. A call reads several
 pictures, of one request or of several; padding writes nothing.
 Legend: P patches of d numbers, R rows.
 """
@@ -9,7 +9,6 @@ Legend: P patches of d numbers, R rows.
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -24,7 +23,7 @@ from jaxengine.request.image import Image
 from jaxengine.step.functions import Split
 
 Encode = tuple[Image, np.ndarray]  # a picture, and the rows of the pool that it gets, i32 [its rows]
-Pool = Array | list[tuple[Array, Array]]
+Pool = Array | tuple[Array, Array]
 SeeArrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # patches, fields and rows, as `See` takes them
 
 
@@ -41,10 +40,11 @@ class See(Split):
         if isinstance(encoder, PictureReader):
             size = encoder.vision.places
             places = (rows[:, None] * size + jnp.arange(size, dtype=jnp.int32)).ravel()
-            made = encoder(shape, patches, fields)
-            return jax.tree.map(
-                lambda held, new: held.at[places, 0].set(stored(new, held.dtype), mode="drop"), pool, made
-            )
+            keys, values = pool
+            for layer, (k, v) in enumerate(encoder(shape, patches, fields)):
+                keys = keys.at[layer, places, 0].set(stored(k, keys.dtype), mode="drop")
+                values = values.at[layer, places, 0].set(stored(v, values.dtype), mode="drop")
+            return keys, values
         assert isinstance(pool, Array)
         return pool.at[rows].set(encoder(shape, patches, fields).astype(pool.dtype), mode="drop")
 

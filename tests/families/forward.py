@@ -17,7 +17,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.adapters import abstract_adapters, loaded
-from jaxengine.model.cache import layer_cache
+from jaxengine.model.cache import cache_arrays
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
@@ -65,9 +65,10 @@ class Forward:
         graph, state = nnx.split((decoder, Head(spec, parameters.get)))
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)
-        arrays = layer_cache(spec, 1 + len(groups.windows) * self.slots * SLOT_PAGES, PAGE, "float32")
+        pages = 1 + len(groups.windows) * self.slots * SLOT_PAGES
+        arrays = cache_arrays(spec, groups.arrays, pages, PAGE, "float32")
         self.page_size = SLOT_PAGES * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
-        self.caches = [tuple(jnp.zeros(shape) for shape, _, _ in arrays) for _ in range(groups.arrays)]
+        self.caches = tuple(jnp.zeros(shape) for shape, _, _ in arrays)
         self.first_pages = [table * self.slots * SLOT_PAGES for table in range(len(groups.windows))]
         self.encoded: dict[int, int] = {}  # by slot, how many tokens the encoder has read
         self.tables = 1 + np.arange(self.slots * SLOT_PAGES, dtype=np.int32).reshape(self.slots, SLOT_PAGES)

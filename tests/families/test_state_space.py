@@ -54,9 +54,7 @@ def test_tokens_are_the_same_alone_and_among_32_neighbours(engine: Engine, expec
 
 def test_a_state_left_in_a_page_is_never_read(engine: Engine, expected: Answers) -> None:
     """Every page holds NaN, page 0 too. Neither a sequence that begins nor the padding of a step reads it."""
-    engine.runner.state.layers = [
-        tuple(jnp.full_like(array, jnp.nan) for array in layer) for layer in engine.runner.state.layers
-    ]
+    engine.runner.state.layers = tuple(jnp.full_like(cache, jnp.nan) for cache in engine.runner.state.layers)
     assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
 
 

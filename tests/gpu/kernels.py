@@ -77,7 +77,8 @@ def error(backend: str, case: Case, dtype: str) -> float:
     attend = jax.jit(partial(Ops(backend, make_mesh(1)).attend, spec=case.spec))
     cast = [jnp.asarray(array, dtype) for array in (step.q, step.k, step.v, step.keys, step.values)]
     qkv = jnp.concatenate([cast[0], *(array[:, :, None] for array in cast[1:3])], axis=2)
-    attended, _, _ = attend(qkv, step.rope_tables(), *cast[3:], step.batch(), step.bias())
+    caches = (cache[None] for cache in cast[3:])
+    attended, _, _ = attend(qkv, step.rope_tables(), *caches, step.batch(), step.bias())
     exact = step.exact(*(np.asarray(array, np.float64) for array in cast))
     real = np.asarray(attended, np.float64)[: len(exact)]
     return float(np.linalg.norm(real - exact) / np.linalg.norm(exact))

@@ -58,7 +58,7 @@ def hammered(rows: int, longest: int, runs: int) -> int:
     """How many of `runs` steps differ from the first of the same lengths."""
     random = np.random.default_rng(rows)
     pages = PAGES if longest == LONGEST else rows * longest // PAGE_SIZE + 1
-    cache = jax.random.normal(jax.random.key(0), (2, pages, PAGE_SIZE, KV_HEADS, DIM), jnp.bfloat16)
+    cache = jax.random.normal(jax.random.key(0), (2, 1, pages, PAGE_SIZE, KV_HEADS, DIM), jnp.bfloat16)
     step = compiled(cache, drawn(random, rows, longest, pages))
     batches = [drawn(random, rows, longest, pages) for _ in range(STEPS)]
     first = [step(cache, batch) for batch in batches]
@@ -73,7 +73,7 @@ def compiled(cache: Array, batch: StepBatch) -> jax.stages.Compiled:
 
     def step(cache: Array, batch: StepBatch) -> Array:
         keys, values = cache
-        own = [each[batch.page, batch.offset][:, :, None] for each in (keys, values)]  # writing it changes nothing
+        own = [each[0, batch.page, batch.offset][:, :, None] for each in (keys, values)]  # writing it changes nothing
         q = jnp.broadcast_to(own[0], (*own[0].shape[:2], GROUP, DIM))
         for _ in range(LAYERS):
             q, keys, values = ops.attend(jnp.concatenate([q, *own], axis=2), None, keys, values, batch)

@@ -66,7 +66,7 @@ FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
 # The same with LLaVA-NeXT's eyes, and with Qwen2.5-VL's and its rope.
 SEEING = dataclasses.replace(FOUR_LAYERS, vision=LLAVA_NEXT_7B.vision)
 BY_AXES = dataclasses.replace(FOUR_LAYERS, kinds=(LayerKind(Rope(theta=1e6, axes=(16, 24, 24))),), vision=QWEN2_5_EYES)
-PAGES = 4096
+PAGES, FULL = 4096, 420_000  # of four layers of an 8B, 1 GiB and 110 GB
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
 GUESSES = 7  # of a draft
@@ -97,6 +97,7 @@ def compiler(
     speculate: int = 0,
     drafter: DrafterSpec | None = None,
     hosts: int = 1,
+    pages: int = PAGES,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s of `hosts`, weights being shapes without data, with sorted
     inputs if `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix,
@@ -105,7 +106,7 @@ def compiler(
     mesh = make_mesh(devices, described_devices(h200.TARGET, devices, hosts))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest, speculate=speculate), spec, H200)
-    shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
+    shapes = Shapes(spec, limits, "bfloat16", pages, limits.page_size, top=20, cache_dtype=cache)
     if adapters:
         shapes = dataclasses.replace(shapes, adapters=AdapterShapes(llama_targets(spec), adapters, RANK, "bfloat16"))
     formats = chosen_formats(spec, quantize, devices)
@@ -273,6 +274,8 @@ PROGRAMS = {
     "decode_1": lambda: decode(FOUR_LAYERS, 1, rows=1),
     "decode_long": lambda: decode(FOUR_LAYERS, 1, longest=131072),
     "mixed": lambda: mixed(FOUR_LAYERS, 1),
+    "decode_1_full": lambda: decode(FOUR_LAYERS, 1, rows=1, pages=FULL),
+    "mixed_full": lambda: mixed(FOUR_LAYERS, 1, pages=FULL),
     "decode_int8": lambda: decode(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
     "decode_fp8": lambda: decode(FOUR_LAYERS, 1, quantize="fp8", cache="float8_e5m2"),
     "decode_4_layers": lambda: decode(FOUR_LAYERS, 1),

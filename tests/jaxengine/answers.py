@@ -34,7 +34,7 @@ def golden_logprobs(
 
 
 def golden_caches() -> Layers:
-    """What the same step in f32 leaves in each layer's caches."""
+    """What the same step in f32 leaves in the caches."""
     return _golden_step(None, "float32", None, "float32")[1]
 
 
@@ -46,10 +46,10 @@ def _golden_step(
     parameters: dict[str, Any] = load_parameters(source, mesh, dtype, CPU, lambda *_: None, quantize or FLOATS)
     decoder = Decoder(source.spec, parameters, CPU, Ops("reference", mesh))
     head = Head(source.spec, parameters.get)
-    shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
+    shape = (source.spec.num_layers, 1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
     pages = jnp.zeros(shape, cache)
     ids, batch, asked = _step()
-    hidden, layers = decoder(ids, [(pages, pages)] * source.spec.num_layers, [batch])
+    hidden, layers = decoder(ids, (pages, pages), [batch])
     return np.asarray(jax.nn.log_softmax(head(hidden[asked]))), layers
 
 

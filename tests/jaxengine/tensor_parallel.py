@@ -47,7 +47,7 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
     answers = serve(engine, [*REQUESTS, SEARCH])
     beams = answers.pop(SEARCH.id).beams
-    keys, values = engine.runner.state.layers[0]
+    keys, values = engine.runner.state.layers
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
     whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
     held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves[False])
@@ -92,7 +92,7 @@ def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
     return {
         "ids": [answer.ids for answer in served.values()],
         "proposed": sorted((asked.request, len(asked.tokens), asked.proposal.ids) for asked in watched.asked),
-        "shard": draft_runner.state.draft_layers[0][0].addressable_shards[0].data.shape,
+        "shard": draft_runner.state.draft_layers[0].addressable_shards[0].data.shape,
     }
 
 

@@ -15,7 +15,7 @@ from jax import Array
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.vision import Vision
 from jaxengine.device import DeviceTraits
-from jaxengine.model.cache import layer_cache
+from jaxengine.model.cache import cache_arrays
 from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops import StepBatch
 from jaxengine.ops.cache import storage_dtype
@@ -65,6 +65,6 @@ def scratch(
     """Keys and values of one layer, as pages for any one of `batches`; `spec` is the tower's."""
     tokens, segments = len(batches[0].position), max(len(batch.tables) for batch in batches)
     held = storage_dtype(jnp.dtype(dtype).name) if device.cache_as_bits else jnp.dtype(dtype).name
-    arrays = layer_cache(spec, scratch_pages(tokens, segments), PAGE, held)
+    arrays = cache_arrays(spec, 1, scratch_pages(tokens, segments), PAGE, held)
     keys, values = (jnp.zeros(each.shape, each.dtype) for each in arrays)
     return keys, values

@@ -73,14 +73,14 @@ def attend(
         interpret: run the kernels as plain JAX, on any device.
     """
     tokens, kv_heads, rows, dim = qkv.shape
+    _, pages, page_size, *_ = keys.shape
     furthest = 0 if bias.relative is None else bias.relative.shape[-1] // 2
     causal = batch.noncausal_length is None
-    problem = Problem(
-        kv_heads, rows - 2, dim, keys.shape[1], qkv.dtype, spec, interpret, causal, furthest, batch.past_window
-    )
+    sizes = kv_heads, rows - 2, dim, pages, page_size
+    problem = Problem(*sizes, qkv.dtype, spec, interpret, causal, furthest, batch.past_window)
     projected, inputs = project(qkv, rope_tables, batch), flatten(keys, values, batch, bias)
     if batch.ragged:
-        q, flat_keys, flat_values = write_all(problem, projected, inputs.keys, inputs.values, batch.tokens)
+        q, flat_keys, flat_values = write_all(problem, projected, inputs, batch.tokens)
         inputs = inputs._replace(keys=flat_keys, values=flat_values)
         out = attend_tiles(problem, q, inputs, batch)
         if not batch.past_window:
@@ -94,9 +94,9 @@ def attend(
 def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, interpret: bool = False) -> Array:
     """`jaxengine.ops.Ops.read` on one device; 0 for padding."""
     _, kv_heads, group, dim = q.shape
-    problem = Problem(
-        kv_heads, group, dim, keys.shape[1], q.dtype, spec, interpret, causal=batch.noncausal_length is None
-    )
+    _, pages, page_size, *_ = keys.shape
+    sizes = kv_heads, group, dim, pages, page_size
+    problem = Problem(*sizes, q.dtype, spec, interpret, causal=batch.noncausal_length is None)
     flat, inputs = q.reshape(-1, dim), flatten(keys, values, batch, AttentionBias())
     if batch.ragged:
         out = attend_tiles(problem, flat, inputs, batch)

@@ -181,7 +181,8 @@ def _kernel(
     def _() -> None:
         begin = first + split * blocks
         last = jnp.minimum(begin + blocks, end)
-        tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, begin, last)
+        origin = problem.first_row(inputs.layer)
+        tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, origin, begin, last)
         own = _own_token(problem, tile, queries, caches) if caches else None
         q = queries.queries(problem, token, head, m) if caches else load_queries(problem, tile, queries, m)
         running = attend(problem, tile, inputs, q, _start(problem, tile, inputs, split == 0, m))
@@ -227,7 +228,7 @@ def _own_token(problem: Problem, tile: Tile, projected: Projected, caches: list[
     """All its loads come before any store, which none would be moved across."""
     both = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
     key, value = (stored(each, cache.dtype) for each, cache in zip(both, caches, strict=True))
-    return Own(key, value, projected.entry(problem, tile.token, tile.head))
+    return Own(key, value, tile.first_row + projected.entry(problem, tile.token, tile.head))
 
 
 def _absorb_own(problem: Problem, tile: Tile, inputs: Inputs, q: Array, own: Own, running: Running) -> Running:

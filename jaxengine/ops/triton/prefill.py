@@ -112,7 +112,8 @@ def _kernel(problem: Problem, rows: int, tiles: Tiles, order: Any, q: Any, input
         seen, unhidden = (None if each is None else each[index] for each in (tiles.seen_by_all, tiles.unhidden))
         first = first_key(problem, position, unhidden) // problem.key_block
         end = (kv_length + problem.key_block - 1) // problem.key_block
-        tile = Tile(tiles.row[index], head, token, queries, position, kv_length, first, end, seen, unhidden)
+        origin = problem.first_row(inputs.layer)
+        tile = Tile(tiles.row[index], head, token, queries, position, kv_length, origin, first, end, seen, unhidden)
         start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((rows, problem.padded_dim))
         if inputs.sinks is not None:
             sink = plt.load(inputs.sinks.at[problem.head_rows(head, rows)]) * LOG2E

@@ -17,7 +17,7 @@ from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.batch import RopeTables, StepBatch
 from jaxengine.ops.cache import stored
-from jaxengine.ops.triton.tile import Problem
+from jaxengine.ops.triton.tile import Inputs, Problem
 
 MIN_WARPS, PER_WARP = 2, 4096  # elements of a token's queries per warp; twice as many spill
 
@@ -47,7 +47,7 @@ class Projected(NamedTuple):
         return plt.load(self.qkv.at[at, problem.columns()], mask=problem.columns() < problem.dim, other=0.0)
 
     def entry(self, problem: Problem, token: Array, head: Array) -> Array:
-        """i32 scalar: the row of the flat caches where the key and value of `token` are written."""
+        """i32 scalar: where in the layer's rows of the flat caches the key and value of `token` are written."""
         return (self.page[token] * problem.page_size + self.offset[token]) * problem.kv_heads + head
 
     def _first(self, problem: Problem, token: Array, head: Array) -> Array:
@@ -79,25 +79,23 @@ def project(qkv: Array, rope_tables: RopeTables | None, batch: StepBatch) -> Pro
     return Projected(qkv.reshape(-1, qkv.shape[-1]), rope_tables, batch.page, batch.offset)
 
 
-def write_all(
-    problem: Problem, projected: Projected, keys: Array, values: Array, tokens: Array
-) -> tuple[Array, Array, Array]:
+def write_all(problem: Problem, projected: Projected, inputs: Inputs, tokens: Array) -> tuple[Array, Array, Array]:
     """Rotate and write all of the `tokens` real tokens. Returns q [T·K·G, D] and the caches, which are flat.
 
     Queries of padding are left unwritten.
     """
-    count = projected.page.shape[0]
+    count, keys, values = projected.page.shape[0], inputs.keys, inputs.values
     q = jax.ShapeDtypeStruct((count * problem.kv_heads * problem.group, problem.dim), projected.qkv.dtype)
     leaves, rows = len(jax.tree.leaves(projected)), pl.next_power_of_2(problem.group)
     q, keys, values = pl.pallas_call(
         partial(_kernel, problem),
         out_shape=(q, jax.ShapeDtypeStruct(keys.shape, keys.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)),
         grid=(problem.kv_heads, count),
-        input_output_aliases={leaves + 1: 1, leaves + 2: 2},
+        input_output_aliases={leaves + 2: 1, leaves + 3: 2},
         compiler_params=plt.CompilerParams(num_warps=max(MIN_WARPS, rows * problem.padded_dim // PER_WARP)),
         interpret=problem.interpret,
         name="rotate_and_write",
-    )(projected, tokens.reshape(1), keys, values)
+    )(projected, tokens.reshape(1), inputs.layer, keys, values)
     return q, keys, values
 
 
@@ -105,6 +103,7 @@ def _kernel(
     problem: Problem,
     projected: Projected,
     tokens: Any,
+    layer: Any,
     old_keys: Any,
     old_values: Any,
     q_ref: Any,
@@ -120,6 +119,6 @@ def _kernel(
         mask = (jnp.arange(rows) < problem.group)[:, None] & problem.in_dim()
         plt.store(q_ref.at[at, problem.columns()[None, :]], projected.queries(problem, token, head, rows), mask=mask)
         key, value = projected.key(problem, token, head), projected.value(problem, token, head)
-        entry = projected.entry(problem, token, head)
+        entry = problem.first_row(layer) + projected.entry(problem, token, head)
         write(problem, entry, stored(key, keys_ref.dtype), keys_ref)
         write(problem, entry, stored(value, values_ref.dtype), values_ref)

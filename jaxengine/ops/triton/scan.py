@@ -17,7 +17,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import ScanInputs, StepBatch, row_starts
+from jaxengine.ops.batch import ScanInputs, StepBatch, layer_of, row_starts
 
 CHANNELS = 32  # of a program: a single row has enough programs, and every input is read in whole 128-byte lines
 WARPS = 1
@@ -25,16 +25,11 @@ UNROLLED = 8  # tokens, in a mixed step: 168 registers; 16 tokens would take 255
 
 
 def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = False) -> tuple[Array, Array]:
-    """states [pages, C, N], overwritten in place → y [T, C], 0 for padding in a ragged step, and the states.
+    """states [L, pages, C, N], overwritten in place → y [T, C], 0 for padding in a ragged step, and the states.
 
     Args:
         interpret: run the kernel as plain JAX, on any device.
-
-    Raises:
-        ValueError: more states than the kernel can number.
     """
-    if states.size >= 2**31:
-        raise ValueError(f"{states.shape[0]} pages of {states.shape[1:]} states are more than 32-bit offsets reach")
     channels, starts, page = inputs.x.shape[1], row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
         partial(_kernel, UNROLLED if batch.ragged else 1),
@@ -43,30 +38,38 @@ def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = 
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
         ),
         grid=(pl.cdiv(channels, CHANNELS), len(page)),
-        input_output_aliases={0: 1},
+        input_output_aliases={1: 1},
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
         name="state_scan",
-    )(states, starts, page, batch.position, inputs)
+    )(layer_of(batch), states, starts, page, batch.position, inputs)
     if batch.ragged:
         y = jnp.where(jnp.arange(len(y))[:, None] < batch.tokens, y, 0)
     return y, states
 
 
 def _kernel(
-    unrolled: int, states: Any, starts: Any, pages: Any, positions: Any, inputs: Any, y: Any, new_states: Any
+    unrolled: int,
+    layer: Any,
+    states: Any,
+    starts: Any,
+    pages: Any,
+    positions: Any,
+    inputs: Any,
+    y: Any,
+    new_states: Any,
 ) -> None:
     row = pl.program_id(1)
     first, end = starts[row], starts[row + 1]
-    size = states.shape[2]
+    size = states.shape[3]
     channel = pl.program_id(0) * CHANNELS + jnp.arange(CHANNELS)
     state = jnp.arange(pl.next_power_of_2(size))
-    mine, real = channel < states.shape[1], state < size
+    mine, real = channel < states.shape[2], state < size
     both = mine[:, None] & real[None, :]
 
     @pl.when(first < end)
     def _() -> None:
-        at: Any = (pages[row], channel[:, None], state[None, :])
+        at: Any = (layer[0], pages[row], channel[:, None], state[None, :])
         a = plt.load(inputs.a.at[channel[:, None], state[None, :]], mask=both, other=0.0)  # [CHANNELS, N]
         h = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)
         steps = (end - first + unrolled - 1) // unrolled

@@ -7,8 +7,8 @@ and keys that no query sees are not loaded. Queries of an image see keys behind 
 sees then does not follow from the tile's position, and each brings its horizon. Arrays are passed flat, [rows, D],
 because that is how a kernel addresses them.
 
-Legend: T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension, M rows of a tile, S keys
-of a block.
+Legend: L layers in the caches, T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension,
+M rows of a tile, S keys of a block.
 """
 
 import math
@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.alibi import alibi
-from jaxengine.ops.batch import AttentionBias, StepBatch
+from jaxengine.ops.batch import AttentionBias, StepBatch, layer_of
 from jaxengine.ops.spec import AttentionSpec
 
 LOG2E = math.log2(math.e)
@@ -38,8 +38,9 @@ class Inputs(NamedTuple):
     """What every attention kernel reads: arrays outside of the kernel, references inside."""
 
     tables: Any  # i32 [R, W]
-    keys: Any  # [pages·page_size·K, D]
+    keys: Any  # [L·pages·page_size·K, D]
     values: Any  # like keys
+    layer: Any  # i32 [1]
     slopes: Any  # f32 [K·G], or None
     sinks: Any  # f32 [K·G], or None
     relative: Any  # f32 [K·G·(2m+1)], or None
@@ -52,7 +53,8 @@ def flatten(keys: Array, values: Array, batch: StepBatch, bias: AttentionBias) -
         None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative)
     )
     horizon = batch.horizon if batch.ragged and batch.noncausal_length is None else None
-    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), slopes, sinks, by_distance, horizon)
+    flat = keys.reshape(-1, dim), values.reshape(-1, dim)
+    return Inputs(batch.tables, *flat, layer_of(batch), slopes, sinks, by_distance, horizon)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Problem:
     kv_heads: int
     group: int
     dim: int
+    pages: int
     page_size: int
     dtype: jnp.dtype
     spec: AttentionSpec
@@ -79,6 +82,11 @@ class Problem:
     def key_block(self) -> int:
         """S. From head_dim 128 on, a block takes the same shared memory whatever the head_dim."""
         return max(16, min(64, BLOCK_BYTES // (self.padded_dim * self.dtype.itemsize)))
+
+    def first_row(self, layer: Any) -> Array:
+        """Where in the flat caches the layer begins whose number is in `layer`, i32 [1]."""
+        first: Array = layer[0] * (self.pages * self.page_size * self.kv_heads)
+        return first
 
     def columns(self) -> Array:
         return jnp.arange(self.padded_dim)  # [D]
@@ -104,6 +112,7 @@ class Tile(NamedTuple):
     queries: Array  # i32 scalar, how many queries; the rest of the tile is padding
     position: Array  # i32 scalar, of the first query
     kv_length: Array  # i32 scalar, how many keys of the sequence are in the cache
+    first_row: Array  # i32 scalar, where in the flat caches the layer begins
     first_block: Array  # i32 scalar, of the key blocks
     end_block: Array  # i32 scalar, one past the last
     seen_by_all: Array | None = None  # i32 scalar, how many keys the first query sees; None = up to its own
@@ -225,7 +234,7 @@ def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked
         mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))
     place = inputs.tables.at[tile.row, key // problem.page_size]
     page = plt.load(place, mask=inside, other=None if inside is None else 0)
-    at = (page * problem.page_size + key % problem.page_size) * problem.kv_heads + tile.head  # [S]
+    at = (page * problem.page_size + key % problem.page_size) * problem.kv_heads + (tile.first_row + tile.head)  # [S]
     index = at[:, None], problem.columns()[None, :]
     other = None if mask is None else 0.0
     return plt.load(inputs.keys.at[index], mask=mask, other=other), plt.load(

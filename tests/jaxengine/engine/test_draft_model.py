@@ -157,7 +157,7 @@ class Poisoned(Watched):
 
         def poison(cache: jax.Array) -> jax.Array:
             values = np.array(cache)
-            values[unread] = np.nan
+            values[:, unread] = np.nan
             return jax.device_put(values, cache.sharding)
 
         draft.state.draft_layers = jax.tree.map(poison, draft.state.draft_layers)

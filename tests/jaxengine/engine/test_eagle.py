@@ -176,11 +176,12 @@ class Poisoned(Watched):
 
         def poisoned(cache: jax.Array, where: np.ndarray) -> jax.Array:
             values = np.array(cache)
-            values[where] = np.nan
+            values[:, where] = np.nan
             return jax.device_put(values, cache.sharding)
 
         draft.state.draft_layers = jax.tree.map(lambda cache: poisoned(cache, unread), draft.state.draft_layers)
-        runner.state.layers = [*runner.state.layers[:-1], (poisoned(runner.state.layers[-1][0], unknown),)]
+        *caches, features = runner.state.layers
+        runner.state.layers = (*caches, poisoned(features, unknown))
         return super().catch_up(sequences)
 
     def _except(self, where: np.ndarray, sequence: Sequence, count: int) -> None:
@@ -219,8 +220,8 @@ def test_beside_a_cache_of_8_bits_features_keep_their_own_type(
 ) -> None:
     options = {"max_batch_size": 1, "dtype": "bfloat16", "kv_cache_dtype": "fp8"}
     engine = drafting(tiny("llama2_gqa"), made.write(tmp_path / "eagle"), **options)
-    *pairs, (features,) = engine.runner.state.layers
-    assert {each.dtype.itemsize for each in jax.tree.leaves(pairs)} == {1}
+    *caches, features = engine.runner.state.layers
+    assert {each.dtype.itemsize for each in caches} == {1}
     assert features.dtype.itemsize == 2
     expected, watched = plain(engine, REQUESTS[:2]), Watched(engine.runner.draft)
     with speculator(engine, eager(engine, watched)):

@@ -97,9 +97,8 @@ class Walk:
         def call(argument: Any) -> Any:
             result = method(argument)
             if self.random.random() < 0.02 and not self.engine.culprit_search:
-                for keys, values in self.engine.runner.state.layers:
-                    keys.delete()
-                    values.delete()
+                for cache in self.engine.runner.state.layers:
+                    cache.delete()
                 raise BrokenDevice
             return result
 

@@ -70,9 +70,8 @@ class FailingRunner:
     def _maybe_fail(self, plan: Plan, at: str) -> None:
         if self.at == at and self.fails(plan):
             self.failures += 1
-            for keys, values in self.inner.state.layers:
-                keys.delete()
-                values.delete()
+            for cache in self.inner.state.layers:
+                cache.delete()
             raise BrokenDevice
 
 

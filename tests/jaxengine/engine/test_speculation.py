@@ -243,10 +243,9 @@ def test_keys_and_values_of_wrong_guesses_are_never_read(
             for position in range(row.sequence.computed, row.start + row.count)
         ]
         if wrong:
-            here = tuple(jnp.array(wrong).T)
-            engine.runner.state.layers = [
-                tuple(each.at[here].set(jnp.nan) for each in layer) for layer in engine.runner.state.layers
-            ]
+            page, offset = jnp.array(wrong).T
+            caches = engine.runner.state.layers
+            engine.runner.state.layers = tuple(cache.at[:, page, offset].set(jnp.nan) for cache in caches)
 
     few = [request for request in REQUESTS if request.id < 6]
     longer = [ask(each.id, [*each.prompt, *expected[each.id].ids], max_tokens=5) for each in few]

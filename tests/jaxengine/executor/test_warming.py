@@ -82,9 +82,8 @@ def test_a_step_whose_first_run_fails_is_left_out(
     """Its caches are lost with it."""
 
     def failing(state: DeviceState, *_: object) -> None:
-        for keys, values in state.layers:
-            keys.delete()
-            values.delete()
+        for cache in state.layers:
+            cache.delete()
         raise RuntimeError("device")
 
     with monkeypatch.context() as first_run:

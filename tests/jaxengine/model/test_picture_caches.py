@@ -58,11 +58,11 @@ def test_a_token_sees_the_pictures_of_its_run(rows: tuple[tuple[list[int], list[
     known = [n for _, each in rows for n in each]
     seen[: len(known)] = known
     caches = PictureCaches.of(
-        [(jnp.asarray(pool[0]), jnp.asarray(pool[1]))], jnp.asarray(seen), jnp.asarray(run), PLACES, text
+        (jnp.asarray(pool[0])[None], jnp.asarray(pool[1])[None]), jnp.asarray(seen), jnp.asarray(run), PLACES, text
     )
     q = generator.normal(size=(tokens, HEADS, GROUP, DIM)).astype(np.float32)
     read = BACKENDS[backend].read if backend == "reference" else partial(BACKENDS[backend].read, interpret=True)
-    found = np.asarray(read(jnp.asarray(q), *caches.layers[0], batch=caches.batch, spec=AttentionSpec()))
+    found = np.asarray(read(jnp.asarray(q), *caches.caches, batch=caches.batch, spec=AttentionSpec()))
     row = np.asarray(text.row)
     for t in range(len(known)):
         if not seen[t]:

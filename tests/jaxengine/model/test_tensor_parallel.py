@@ -64,8 +64,8 @@ def test_drafts_verified_on_two_devices_change_no_answer(outcome: dict[str, Any]
 def test_each_device_holds_its_heads_of_the_cache(outcome: dict[str, Any], devices: int) -> None:
     report = outcome["reports"][str(devices)]
     for name in ("keys", "values"):
-        pages, page_size, heads, dim = report["shape"][name]
-        assert (heads, report["shard"][name]) == (HEADS, [pages, page_size, HEADS // devices, dim])
+        layers, pages, page_size, heads, dim = report["shape"][name]
+        assert (heads, report["shard"][name]) == (HEADS, [layers, pages, page_size, HEADS // devices, dim])
 
 
 @split
@@ -80,7 +80,7 @@ def test_two_heads_are_copied_for_eight_devices(outcome: dict[str, Any]) -> None
     one, eight = outcome["copied"]["1"], outcome["copied"]["8"]
     assert eight["ids"] == one["ids"]
     assert eight["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
-    assert (one["shape"]["keys"][2], eight["shape"]["keys"][2], eight["shard"]["keys"][2]) == (2, 8, 1)
+    assert (one["shape"]["keys"][3], eight["shape"]["keys"][3], eight["shard"]["keys"][3]) == (2, 8, 1)
 
 
 @pytest.mark.parametrize("devices", [2, 8])
@@ -109,7 +109,7 @@ def test_an_encoder_is_split_by_heads_and_answers_as_on_one_device(outcome: dict
     one, two = outcome["encoder"]["1"], outcome["encoder"]["2"]
     assert two["ids"] == one["ids"]
     assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
-    assert (two["shape"]["keys"][2], two["shard"]["keys"][2]) == (4, 2)
+    assert (two["shape"]["keys"][3], two["shard"]["keys"][3]) == (4, 2)
 
 
 def test_experts_whose_width_does_not_divide_are_refused(outcome: dict[str, Any]) -> None:
@@ -135,8 +135,8 @@ def test_each_of_two_devices_scans_half_the_channels(outcome: dict[str, Any]) ->
     one, two = outcome["states"]["1"], outcome["states"]["2"]
     assert two["ids"] == one["ids"]
     assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
-    pages, channels, states = two["shape"]["values"]
-    assert (channels, two["shard"]["values"]) == (96, [pages, 48, states])
+    layers, pages, channels, states = two["shape"]["values"]
+    assert (channels, two["shard"]["values"]) == (96, [layers, pages, 48, states])
     assert two["weights_held"] == pytest.approx(1 / 2, abs=0.01)
 
 
@@ -153,7 +153,7 @@ def test_a_draft_model_is_split_and_guesses_what_it_does_on_one_device(outcome: 
     one, four = outcome["drafted"]["1"], outcome["drafted"]["4"]
     assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
     assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 8
-    assert four["shard"][2] == 1 and one["shard"][2] == 2
+    assert four["shard"][3] == 1 and one["shard"][3] == 2
 
 
 def test_eagles_layers_are_split_and_guess_what_they_do_on_one_device(outcome: dict[str, Any]) -> None:
@@ -161,4 +161,4 @@ def test_eagles_layers_are_split_and_guess_what_they_do_on_one_device(outcome: d
     one, four = outcome["eagle"]["1"], outcome["eagle"]["4"]
     assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
     assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 8
-    assert four["shard"][2] == 1 and one["shard"][2] == 4
+    assert four["shard"][3] == 1 and one["shard"][3] == 4

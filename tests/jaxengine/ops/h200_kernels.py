@@ -18,8 +18,8 @@ from jaxengine.sharding import make_mesh
 from tests.gpu_compile import h200, thunks
 from tests.gpu_compile.ptxas import Kernel, kernel
 
-POOL = 1 << 30  # bytes of keys, and of values
-PAGE_SIZE = 16
+POOL = 48 << 30  # bytes of keys, and of values; kernels count elements of more than 4 GiB in 64 bits
+PAGE_SIZE, LAYERS = 16, 4
 OURS = re.compile(r"\.entry (paged_|rotate_)")
 PLAIN, GEMMA = AttentionSpec(), AttentionSpec(window=4096, softcap=50.0)
 
@@ -56,9 +56,9 @@ def compile_step(
 
     stored = cache_dtype or dtype
     page_bytes = PAGE_SIZE * kv_heads * dim * jnp.dtype(stored).itemsize
-    cache = array(pool // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
+    cache = array(LAYERS, pool // page_bytes // LAYERS, PAGE_SIZE, kv_heads, dim, dtype=stored)
     each = array(tokens)
-    batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged)
+    batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged, layer=array())
     per_head = array(kv_heads, group, dtype="float32")
     bias = AttentionBias(per_head, per_head) if biased else AttentionBias()
     if relative:
@@ -99,7 +99,7 @@ STEPS = {
     "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
-    "6 GiB of keys": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, pool=6 << 30),
+    "1 GiB of keys": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, pool=1 << 30),
     "48 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=48),
     "71 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=71, dim=64),
     "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),

@@ -37,8 +37,10 @@ def compile_scan(tokens: int, rows: int, ragged: bool) -> dict[str, Any]:
     wide, narrow, each = array(tokens, CHANNELS), array(tokens, STATES), array(tokens, dtype=jnp.int32)
     inputs = ScanInputs(array(tokens, CHANNELS, dtype=jnp.bfloat16), wide, narrow, narrow, array(CHANNELS, STATES))
     tables, count = array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
-    batch = StepBatch(each, each, each, each, each, tables, count, ragged)
-    return h200.once(judge, jax.jit(scan, donate_argnums=1).lower(inputs, array(PAGES, CHANNELS, STATES), batch), {})
+    batch = StepBatch(each, each, each, each, each, tables, count, ragged, layer=count)
+    return h200.once(
+        judge, jax.jit(scan, donate_argnums=1).lower(inputs, array(LAYERS, PAGES, CHANNELS, STATES), batch), {}
+    )
 
 
 def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Random steps for attention: sequences of many lengths in scattered pages, and NaN wherever no query may look.
 
-NaN fills the sink page, the pages of nobody and, in a sequence's own pages, everything after its last cached token and
-everything before its window. A back end that lets any of it through, even with weight zero, answers NaN. So it does if
-it reads the place of the step's own keys before it has written them.
+NaN fills the caches' other layers, the sink page, the pages of nobody and, in a sequence's own pages, everything after
+its last cached token and everything before its window. A back end that lets any of it through, even with weight zero,
+answers NaN. So it does if it reads the place of the step's own keys before it has written them.
 """
 
 from dataclasses import dataclass, replace
@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array
 
 from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch
+
+LAYERS, LAYER = 3, 1  # in the caches, and which of them the step is for
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Step:
     batch: StepBatch
     qkv: np.ndarray  # [T, K, G+2, D]
     rope_tables: RopeTables | None
-    keys: np.ndarray  # [pages, page_size, K, D], before the step
+    keys: np.ndarray  # [pages, page_size, K, D], the layer's before the step
     values: np.ndarray
 
     @property
@@ -49,8 +51,13 @@ class Step:
 
     def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, RopeTables | None, Array, Array, StepBatch]:
         """What a back end takes, the cache in a type of its own if told."""
-        keys, values = (jnp.asarray(x, cache or dtype) for x in (self.keys, self.values))
+        keys, values = (among_layers(x, cache or dtype) for x in (self.keys, self.values))
         return jnp.asarray(self.qkv, dtype), self.rope_tables, keys, values, self.batch
+
+
+def among_layers(of_layer: np.ndarray, dtype: str) -> Array:
+    """The cache [LAYERS, …] whose other layers are NaN."""
+    return jnp.full((LAYERS, *of_layer.shape), jnp.nan, dtype).at[LAYER].set(jnp.asarray(of_layer, dtype))
 
 
 def random_step(
@@ -117,6 +124,7 @@ def build_step(
         tables=jnp.asarray(tables),
         tokens=jnp.int32(sum(counts)),
         ragged=ragged,
+        layer=jnp.int32(LAYER),
     )
     qkv = random.normal(size=(tokens, shape.kv_heads, shape.group + 2, shape.dim)).astype(np.float32)
     return Step(shape, lengths, counts, batch, qkv, random_angles(random, tokens, turned), keys, values)

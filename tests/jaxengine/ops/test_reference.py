@@ -8,6 +8,7 @@ import pytest
 
 from jaxengine.ops import AttentionBias, AttentionSpec, reference
 from tests.jaxengine.ops.steps import (
+    LAYER,
     Shape,
     build_step,
     dense_attention,
@@ -70,7 +71,11 @@ def test_a_row_gets_the_same_bits_whoever_its_neighbours_are(ragged: bool) -> No
     table = np.asarray(batch.tables)[1:]
     after = np.asarray(
         attend(
-            qkv.at[others].multiply(3), rope_tables, keys.at[table].multiply(2), values.at[table].multiply(2), batch
+            qkv.at[others].multiply(3),
+            rope_tables,
+            keys.at[LAYER, table].multiply(2),
+            values.at[LAYER, table].multiply(2),
+            batch,
         )[0]
     )
     np.testing.assert_array_equal(before[~others], after[~others])
@@ -145,7 +150,7 @@ def test_a_row_gets_the_same_bits_wherever_it_stands_in_a_step() -> None:
         own = np.random.default_rng(7).normal(size=(110, *step.qkv.shape[1:]))
         prefix = np.random.default_rng(8).normal(size=(2, 48, *step.keys.shape[1:]))
         table, last = np.asarray(batch.tables)[2], slice(step.tokens - 110, step.tokens)
-        keys, values = keys.at[table].set(prefix[0]), values.at[table].set(prefix[1])
+        keys, values = keys.at[LAYER, table].set(prefix[0]), values.at[LAYER, table].set(prefix[1])
         return np.asarray(attend(qkv.at[last].set(own), None, keys, values, batch)[0])[last]
 
     np.testing.assert_array_equal(of_last_row([1, 7, 110]), of_last_row([200, 138, 110]))

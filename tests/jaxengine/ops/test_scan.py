@@ -3,7 +3,7 @@
 Judged by the recurrence written down once more, in NumPy and f64, one row after the other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxengine.ops.triton.scan import scan as kernel
 
 BACKENDS: dict[str, Scan] = {"reference": reference, "triton": partial(kernel, interpret=True)}
 PAGES = 12
+LAYERS, LAYER = 3, 1  # in the caches, and which of them a step is for
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channel
         tables=jnp.asarray(table, jnp.int32),
         tokens=jnp.int32(used),
         ragged=tokens != rows,
+        layer=jnp.int32(LAYER),
     )
     x, dt = random.normal(size=(tokens, channels)), random.uniform(0, 1, (tokens, channels))
     b, c = random.normal(size=(2, tokens, size))
@@ -86,17 +88,19 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_every_row_continues_its_own_state_and_leaves_it_behind(name: str, backend: str) -> None:
     step = STEPS[name]
-    y, states = BACKENDS[backend](step.inputs, jnp.asarray(step.states), step.batch)
-    wanted, written = expected(step)
+    before = jnp.full((LAYERS, *step.states.shape), jnp.nan, jnp.float32).at[LAYER].set(step.states)
+    y, after = BACKENDS[backend](step.inputs, before, step.batch)
+    states, (wanted, written) = after[LAYER], expected(step)
     np.testing.assert_allclose(y[: len(wanted)], wanted, atol=1e-5)
     for page, state in written.items():
         np.testing.assert_allclose(states[page], state, atol=1e-5)
     others = [page for page in range(1, PAGES) if page not in written]
     np.testing.assert_array_equal(states[np.array(others)], step.states[others])
+    assert np.isnan(np.delete(after, LAYER, axis=0)).all(), "another layer is not written"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_padding_behind_a_ragged_step_is_zero(backend: str) -> None:
     step = STEPS["mixed"]
-    y, _ = BACKENDS[backend](step.inputs, jnp.asarray(step.states), step.batch)
+    y, _ = BACKENDS[backend](step.inputs, jnp.asarray(step.states)[None], replace(step.batch, layer=0))
     assert not np.asarray(y)[sum(step.counts) :].any()

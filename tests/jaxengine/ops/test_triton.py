@@ -17,6 +17,8 @@ from jax import Array
 from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, reference, triton
 from jaxengine.ops.triton import decode, prefill, tile
 from tests.jaxengine.ops.steps import (
+    LAYER,
+    LAYERS,
     Shape,
     Step,
     build_step,
@@ -52,8 +54,10 @@ def check(kernels: Run, oracle: Run, step: Step, dtype: str, cache: str | None =
     close(out[:real], expected[:real], TOLERANCE[dtype])
     assert not out[real:].any(), "padding is 0"
     for ours, theirs in zip(caches, written, strict=True):
-        close(ours[1:], theirs[1:], ROUNDING[cache or dtype])
-        assert jnp.isnan(ours[0].astype(jnp.float32)).all(), "padding is not written"
+        close(ours[LAYER, 1:], theirs[LAYER, 1:], ROUNDING[cache or dtype])
+        assert jnp.isnan(ours[LAYER, 0].astype(jnp.float32)).all(), "padding is not written"
+        for other in {*range(LAYERS)} - {LAYER}:
+            assert jnp.isnan(ours[other].astype(jnp.float32)).all(), "another layer is not written"
 
 
 def close(ours: Array, theirs: Array, tolerance: float) -> None:
@@ -198,8 +202,8 @@ def test_what_is_too_large_for_an_8_bit_cache_saturates() -> None:
         louder = qkv * jnp.array([1 / 512] * 4 + [512, 1], qkv.dtype)[:, None]
         (out, keys, _), (expected, theirs, _) = kernels(louder, *rest), oracle(louder, *rest)
         close(out[: step.tokens], expected[: step.tokens], TOLERANCE["bfloat16"])
-        close(keys[1:], theirs[1:], ROUNDING["float8_e4m3fn"] * 64)
-        assert jnp.nanmax(jnp.abs(theirs[1:].astype(jnp.float32))) == 448
+        close(keys[LAYER, 1:], theirs[LAYER, 1:], ROUNDING["float8_e4m3fn"] * 64)
+        assert jnp.nanmax(jnp.abs(theirs[LAYER, 1:].astype(jnp.float32))) == 448
 
 
 @pytest.mark.parametrize("busy", [1, 8, 1024])
@@ -278,5 +282,5 @@ def test_the_programs_that_share_a_row_fill_the_gpu_at_any_batch_size(rows: int,
 )
 def test_the_more_there_is_to_read_the_fewer_programs_share_a_row(rows: int, tokens: int, least: int) -> None:
     """Blocks of 64 keys, of 8 heads, over 1024 programs."""
-    problem = tile.Problem(8, 4, 128, 16, jnp.dtype("bfloat16"), AttentionSpec(), interpret=True)
+    problem = tile.Problem(8, 4, 128, 100, 16, jnp.dtype("bfloat16"), AttentionSpec(), interpret=True)
     assert decode.least_blocks(problem, jnp.full(rows, tokens, jnp.int32)).tolist() == [least]

@@ -33,11 +33,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> FactsByStep:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_no_kernel_spills(facts: FactsByStep, step: str) -> None:
-    """But for a few registers: of a decode step before its loops and behind them; and under JAX 0.12, 20 bytes over an
-    fp8 cache, 64 in prefill of f32.
-    """
+    """But for a few registers before the loops and behind them; and under JAX 0.12, 64 bytes in prefill of f32."""
     later = jax.__version_info__ >= (0, 12)
-    most = 64 if later and step in ("fp8 cache", "f32") else 16 if step.startswith("decode") else 0
+    most = 64 if later and step == "f32" else 32
     spilled = {name: kernel["spilled"] for name, kernel in facts[step]["kernels"].items()}
     assert {name: count for name, count in spilled.items() if count > most} == {}
 

@@ -16,6 +16,7 @@ from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import (
     CPU_POOL_BYTES,
     Demand,
+    addressable,
     clamp_total,
     fitting_pages,
     image_bytes,
@@ -54,14 +55,30 @@ def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
     assert of_8_bits == 2 * [2 * (pages_in_host_memory("bfloat16") + 1)]
 
 
-def test_only_an_8_bit_cache_ends_where_32_bits_do(
+@pytest.mark.parametrize(
+    ("pages", "most", "held"),
+    [
+        (4096, 9000, 4096),
+        (4097, 8192, 4096),
+        (4097, 8193, 8193),
+        (8192, 8192, 4096),
+        (8193, 8193, 8193),
+        (100_000, 100_000, 100_000),
+    ],
+)
+def test_no_8_bit_cache_lies_between_what_32_bits_number_and_what_64_do(pages: int, most: int, held: int) -> None:
+    """A page of all 32 layers has 2^19 keys' elements. It is rather more than asked for than less, if they fit."""
+    assert addressable(LLAMA_8B, 16, "float8_e4m3fn", 1, pages, most) == held
+    assert addressable(LLAMA_8B, 16, "bfloat16", 1, pages, most) == pages
+
+
+def test_an_8_bit_cache_gets_no_more_pages_than_kernels_address(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("jaxengine.startup.memory.CPU_POOL_BYTES", 1 << 40)
-    pages = pages_in_host_memory("float8_e4m3fn")
-    assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
-    assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
-    assert pages_in_host_memory("bfloat16") == (1 << 40) // (1 << 21) - 1
+    monkeypatch.setattr("jaxengine.startup.memory.CPU_POOL_BYTES", 6 << 30)
+    assert pages_in_host_memory("float8_e4m3fn") == 4095
+    assert "the cache gets 4096 pages instead of 6144" in caplog.text
+    assert pages_in_host_memory("bfloat16") == 3071
 
 
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:

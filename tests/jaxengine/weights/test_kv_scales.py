@@ -46,9 +46,9 @@ def test_caches_are_scaled_and_logits_are_not(seed: int, norm: QKNorm | None) ->
     expected = numpy_decoder.logits(source.spec, source.values, ids)
     for each in (model, plain):
         np.testing.assert_allclose(each.prefill(0, ids, 0, len(ids)), expected, atol=1e-3)
-    for ours, theirs, powers in zip(model.caches, plain.caches, POWERS, strict=True):
-        for cache, exact, power in zip(ours, theirs, powers, strict=True):
-            np.testing.assert_allclose(cache[1] * power, exact[1], atol=1e-4)
+    for layer, powers in enumerate(POWERS):
+        for cache, exact, power in zip(model.caches, plain.caches, powers, strict=True):
+            np.testing.assert_allclose(cache[layer, 1] * power, exact[layer, 1], atol=1e-4)
 
 
 @pytest.mark.parametrize("norm", [None, QKNorm("rms_plus_one", "projection")])
@@ -105,7 +105,9 @@ class Louder(InFloats):
 def test_a_trained_model_with_large_keys_keeps_its_mind_where_it_was_calibrated() -> None:
     """SmolLM2 over its golden answers. Measured: KL 0.0055 with scales, 4.3 with keys that saturate at 448."""
     source = Louder(open_model(None).source)
-    largest = [(256 * float(abs(keys).max()), float(abs(values).max())) for keys, values in golden_caches()]
+    largest = [
+        (256 * float(abs(keys).max()), float(abs(values).max())) for keys, values in zip(*golden_caches(), strict=True)
+    ]
     assert max(keys for keys, _ in largest) > 448
     scales = tuple((keys / 448, values / 448) for keys, values in largest)
     scaled = calibrated(SourceWithSpec(source, replace(source.spec, cache_scales=scales)), "float8_e4m3fn")
