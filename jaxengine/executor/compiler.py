@@ -22,7 +22,7 @@ from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
-from jaxengine.model.cache import cache_arrays
+from jaxengine.model.cache import cache_arrays, layers_of_array
 from jaxengine.model.feature_decoder import Features
 from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops.cache import storage_dtype
@@ -64,7 +64,10 @@ class Compiler:
 
     def caches(self) -> tuple[Any, ...]:
         shapes, layers = self.shapes, LayerGroups.of(self.shapes.spec).arrays
-        arrays = cache_arrays(shapes.spec, layers, shapes.pages, shapes.page_size, shapes.cache_dtype)
+        sizes = shapes.pages, shapes.page_size, shapes.cache_dtype
+        most = layers_of_array(shapes.spec, layers, *sizes, self.mesh.size)
+        counts = [min(most, layers - first) for first in range(0, layers, most)]
+        arrays = [array for count in counts for array in cache_arrays(shapes.spec, count, *sizes)]
         return (*(self.array(*array) for array in arrays), *self.features())
 
     def features(self) -> Features:

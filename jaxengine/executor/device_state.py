@@ -54,6 +54,7 @@ class DeviceState:
         self.packed_samples: Any = None  # i32 [fields, padded N], of the last step
         self.hidden: Any = None  # [padded N, h], of its samples
         self.all_hidden: Any = None  # [T, h], of all its tokens if it is ragged
+        self._keeps_features = bool(compiler.features())
         self._slots = [shape for name in sorted(self.model.adapters) for shape in one_slot(self.model.adapters[name])]
         self._zeros: dict[Any, Array] = {}  # by abstract shape
         self.room: list[Array] = []  # see `small_room`
@@ -186,7 +187,7 @@ class DeviceState:
 
     def _features(self) -> Features:
         """What steps have kept of all tokens beside keys and values."""
-        return self.layers[2:]  # type: ignore[no-any-return]
+        return self.layers[-1:] if self._keeps_features else ()  # type: ignore[no-any-return]
 
 
 LAUNCHES: Mapping[str, Callable[..., Any]] = {

@@ -18,8 +18,8 @@ EACH = 6  # pieces of a size: of two steps on their way, and of what is freed la
 
 
 def small_room(devices: Iterable[jax.Device]) -> list[Array]:
-    """Leaves free pieces of `SIZES` on each of `devices`, between arrays that stay as long as what is returned, 1.5 MiB
-    each: else neighbours would become one piece.
+    """Leaves free pieces of `SIZES` on each of `devices`. They lie between the arrays that are returned, 1.5 MiB on a
+    device: as long as those stay, neighbours do not become one piece.
     """
     places = [(device, size) for device in devices for size in SIZES for _ in range(2 * EACH)]
     arrays = [jax.device_put(np.zeros(size, np.int8), device) for device, size in places]

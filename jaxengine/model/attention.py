@@ -20,7 +20,7 @@ from jaxengine.ops.adapters import AdapterTokens
 
 
 class Attention(nnx.Module):
-    """Self-attention: x [T, hidden] → [T, hidden], and the layer's caches with the tokens' keys and values written."""
+    """Self-attention: x [T, hidden] → [T, hidden], and the caches with the tokens' keys and values written."""
 
     def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
         self.qkv = Linear.named("qkv", get)
@@ -89,7 +89,7 @@ class PictureAttention(nnx.Module):
 
 
 class CrossAttention(nnx.Module):
-    """x [T, hidden] → [T, hidden], attending to the keys and values that the encoder wrote to the layer's caches."""
+    """x [T, hidden] → [T, hidden], attending to the keys and values that the encoder wrote in the layer's place."""
 
     def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
         self.q = Linear.named("cross_q", get)

@@ -1,18 +1,23 @@
 """The cache arrays: the shapes that are allocated, counted and split over devices.
 
-All layers that a page spans lie in the same two arrays, one behind the other. A step gives up every cache and gets it
+All layers that a page spans lie in the same two arrays, one behind the other. A step donates every cache and gets it
 back, and each array of them costs the host some 3 µs (CPU; 2.4 times that beside an H200): two arrays a layer were a
-good part of a small step.
+good part of a small step. Only where kernels could not number the elements of so large an array there are more.
 
 A page of an attention layer holds the keys and values of `page_size` tokens. A page of a state-space layer holds all
 that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
 """
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
+
+ADDRESSES = 2**31  # elements of one byte each, up to which kernels number them in 32 bits
 
 
 class CacheArray(NamedTuple):
@@ -37,3 +42,40 @@ def cache_arrays(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype
     shape = (layers, pages, page_size, spec.num_kv_heads, spec.head_dim)
     keys = CacheArray(shape, jnp.dtype(dtype), (None, None, None, "kv_heads", None))
     return keys, keys
+
+
+def layers_of_array(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype: str, devices: int) -> int:
+    """How many of `layers` lie in an array, at most, so that kernels can address it.
+
+    Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
+    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). That is right for elements of two
+    bytes or more, and wrong for elements of one byte in arrays of 2 to 4 GiB.
+    """
+    arrays = cache_arrays(spec, 1, pages, page_size, dtype)
+    bytes_each = max((math.prod(each.shape) // devices for each in arrays if each.dtype.itemsize == 1), default=0)
+    between = ADDRESSES < layers * bytes_each <= 2 * ADDRESSES
+    return max(1, ADDRESSES // bytes_each) if between else layers
+
+
+class LayerCaches:
+    """The caches of a step while its layers write them: arrays in pairs, each of the same number of layers but the
+    last, which may have fewer.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays = list(arrays)
+
+    def of_layer(self, layer: int) -> tuple[Array, Array, int]:
+        """The pair where `layer` lies, modulo how many layers there are, and its number in it."""
+        first, number = self._place(layer)
+        return self.arrays[first], self.arrays[first + 1], number
+
+    def replace(self, layer: int, keys: Array, values: Array) -> None:
+        """Put `keys` and `values` in the place of the pair where `layer` lies."""
+        first, _ = self._place(layer)
+        self.arrays[first : first + 2] = keys, values
+
+    def _place(self, layer: int) -> tuple[int, int]:
+        sizes = [keys.shape[0] for keys in self.arrays[::2]]
+        pair, number = divmod(layer % sum(sizes), sizes[0])
+        return 2 * pair, number

@@ -16,6 +16,7 @@ from jax import Array
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
+from jaxengine.model.cache import LayerCaches
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.image_rows import Images, PictureCaches
 from jaxengine.model.layer import Layer, ResidualStream
@@ -26,7 +27,7 @@ from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
 
-Layers = tuple[Array, ...]  # two caches of all layers, see `model/cache.py`; and features, see `FeatureDecoder`
+Layers = tuple[Array, ...]  # caches of all layers, see `model/cache.py`; and features, see `FeatureDecoder`
 
 
 @jax.jit
@@ -116,7 +117,7 @@ class Decoder(nnx.Module):
         dtype = stream.x.dtype
         ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
         rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
-        biases, (keys, values) = self._biases(), layers
+        biases, caches = self._biases(), LayerCaches(layers)
         tapped = []
         for i, layer in enumerate(self.layers):
             if i in taps:
@@ -130,18 +131,19 @@ class Decoder(nnx.Module):
                     stream = run_blind(layer, stream, batch)
                 continue
             table, place = self.groups.layers[i]
-            own = batches[table].of_layer(place % keys.shape[0])
+            *pair, number = caches.of_layer(place)
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
-            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, own)
+            stream, *pair = run_layer(layer, stream, *pair, rope, bias, batches[table].of_layer(number))
+            caches.replace(place, *pair)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
         if len(self.layers) in taps:
             tapped.append(ResidualStream(x, branch).sum())
         if self.final_norm is None:
-            return ResidualStream(x, branch).sum(), (keys, values), tapped
-        return self.final_norm.after(x, branch, self.ops)[1], (keys, values), tapped
+            return ResidualStream(x, branch).sum(), tuple(caches.arrays), tapped
+        return self.final_norm.after(x, branch, self.ops)[1], tuple(caches.arrays), tapped
 
     def _biases(self) -> list[AttentionBias]:
         """The biases of the layers' scores: one for all layers, or one for each."""

@@ -16,7 +16,7 @@ from jaxengine.ops import Ops, StepBatch
 
 
 class DraftDecoder(nnx.Module):
-    """All layers share one page table, and each has a cache of its own.
+    """All layers share one page table, and each has a place of its own in the caches.
 
     Args:
         tokens: of the model for which it drafts; no other id is guessed.

@@ -13,6 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
+from jaxengine.model.cache import LayerCaches
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
 from jaxengine.ops import Ops, StepBatch
@@ -31,8 +32,10 @@ class Encoder(nnx.Module):
 
     def __call__(self, ids: Array, layers: Layers, batch: StepBatch) -> Layers:
         """ids [T] of whole prompts → the decoder's caches with their keys and values written."""
-        hidden, (keys, values) = self.stack(ids, layers, [batch])
+        hidden, layers = self.stack(ids, layers, [batch])
+        caches = LayerCaches(layers)
         for i, cross in enumerate(self.cross):
-            kv, of_layer = cross(hidden, adapters=batch.adapters), batch.of_layer(i)  # [T, 2, K, D]
-            keys, values = write(keys, kv[:, 0], of_layer), write(values, kv[:, 1], of_layer)
-        return keys, values
+            keys, values, number = caches.of_layer(i)
+            kv, of_layer = cross(hidden, adapters=batch.adapters), batch.of_layer(number)  # [T, 2, K, D]
+            caches.replace(i, write(keys, kv[:, 0], of_layer), write(values, kv[:, 1], of_layer))
+        return tuple(caches.arrays)

@@ -42,7 +42,7 @@ class Fusion(nnx.Module):
 
 
 class FeatureDecoder(nnx.Module):
-    """Like `Decoder`, but behind the caches of its layers there is one more, of features."""
+    """Like `Decoder`, but behind the caches of its layers there is one more array, of features."""
 
     def __init__(self, decoder: Decoder, spec: Eagle, parameters: dict[str, Any]) -> None:
         self.spec = decoder.spec
@@ -53,8 +53,8 @@ class FeatureDecoder(nnx.Module):
     def __call__(
         self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: Images | None = None
     ) -> tuple[Array, Layers]:
-        *pair, kept = layers
-        hidden, caches, tapped = self.decoder.tapped(ids, tuple(pair), batches, self.taps, images)
+        *own, kept = layers
+        hidden, caches, tapped = self.decoder.tapped(ids, tuple(own), batches, self.taps, images)
         features = hidden if self.fusion is None else self.fusion(tapped)
         return hidden, (*caches, write(kept, features, batches[0]))
 

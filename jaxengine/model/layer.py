@@ -31,7 +31,7 @@ class ResidualStream(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """The residual stream before the layer → after it, and the layer's caches with the tokens' keys and values."""
+    """The residual stream before the layer → after it, and the caches with the tokens' keys and values."""
 
     def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
         def norm(name: str, product: Linear | None = None) -> Norm:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.model.cache import LayerCaches
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
 
 NAME = "paged"  # registers our attention in transformers' interface
@@ -50,9 +51,11 @@ class TracedStep:
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
         bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        keys, values = self.layers
-        output, keys, values = self.ops.attend(qkv, None, keys, values, self.batch.of_layer(layer), bias, kind)
-        self.layers = keys, values
+        caches = LayerCaches(self.layers)
+        *pair, number = caches.of_layer(layer)
+        output, *pair = self.ops.attend(qkv, None, *pair, self.batch.of_layer(number), bias, kind)
+        caches.replace(layer, *pair)
+        self.layers = tuple(caches.arrays)
         return output.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 
 

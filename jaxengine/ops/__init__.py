@@ -37,7 +37,7 @@ class Backend:
 
 
 BACKENDS = {
-    "reference": Backend(reference.attend, partial(reference.attention, bias=NO_BIAS), norm.add_norm),
+    "reference": Backend(reference.attend, reference.read, norm.add_norm),
     "triton": Backend(triton.attend, triton.read, triton.add_norm),
 }
 

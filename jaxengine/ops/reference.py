@@ -60,6 +60,11 @@ def attend(
     return attention(q, keys, values, batch, spec, bias), keys, values
 
 
+def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec) -> Array:
+    """`jaxengine.ops.Ops.read` on one device."""
+    return attention(q, keys, values, unfolded(batch), spec, AttentionBias())
+
+
 def attention(
     q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias
 ) -> Array:

@@ -18,7 +18,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
-from jaxengine.model.cache import cache_arrays
+from jaxengine.model.cache import ADDRESSES, cache_arrays
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
@@ -26,7 +26,6 @@ from jaxengine.step.sampler_state import SamplerState
 logger = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # host memory is shared with every other program, and a pool of zeros takes all of it at once
-ADDRESSES = 2**31  # elements of a cache of one byte each, up to which kernels count them in 32 bits
 CALLS_AHEAD = 2  # of the tower: one of a step that is launched, and one of the step before it
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
 
@@ -139,7 +138,7 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
         raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {gib(budget)} for the cache, less than a page")
-    return addressable(spec, limits.page_size, dtype, place.mesh.size, pages + 1, most=pages + 1) - 1
+    return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
@@ -188,21 +187,13 @@ def _pages(tokens: int | None, limits: Limits) -> int | None:
     return None if tokens is None else limits.pages_of(tokens)
 
 
-def addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int, most: int) -> int:
-    """`pages`, the sink among them; or, if kernels cannot address so many, more of up to `most`, or else fewer.
-
-    Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
-    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). That is right for elements of two
-    bytes or more, and wrong for elements of one byte in arrays of 2 to 4 GiB.
-    """
-    arrays = cache_arrays(spec, LayerGroups.of(spec).arrays, 1, page_size, dtype)
-    bytes_each = max((math.prod(each.shape) // devices for each in arrays if each.dtype.itemsize == 1), default=0)
-    if not ADDRESSES < pages * bytes_each <= 2 * ADDRESSES:
+def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
+    """How many of `pages` kernels can address: those of one layer lie in one array, see `layers_of_array`."""
+    most = ADDRESSES // max(1, page_bytes(spec, page_size, dtype, devices) // 2)
+    if LayerGroups.of(spec).arrays > 1 or jnp.dtype(dtype).itemsize > 1 or not most < pages + 1 <= 2 * most:
         return pages
-    more, fewer = 2 * ADDRESSES // bytes_each + 1, ADDRESSES // bytes_each
-    chosen = more if more <= most else fewer
-    logger.warning("the cache gets %d pages instead of %d: kernels cannot address those in 8 bits", chosen, pages)
-    return chosen
+    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most - 1, pages)
+    return most - 1
 
 
 def gib(size: int) -> str:

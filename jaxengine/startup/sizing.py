@@ -10,7 +10,6 @@ from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.adapters import held_bytes as stack_bytes
 from jaxengine.startup.memory import (
     Demand,
-    addressable,
     clamp_total,
     draft_page_bytes,
     fitting_pages,
@@ -39,10 +38,9 @@ def size(setup: Setup, limits: Limits) -> tuple[Limits, int]:
 
 def fit(setup: Setup, limits: Limits, demand: Demand) -> tuple[Limits, int]:
     """`size` where the demand is known."""
-    most = fitting_pages(limits, setup.spec, setup.cache_dtype, setup.place, demand)
-    limits = clamp_total(setup.options, limits, most)
-    pages = pool_pages(setup.options, limits, setup.device, most)
-    return limits, addressable(setup.spec, limits.page_size, setup.cache_dtype, setup.mesh.size, pages, most + 1)
+    pages = fitting_pages(limits, setup.spec, setup.cache_dtype, setup.place, demand)
+    limits = clamp_total(setup.options, limits, pages)
+    return limits, pool_pages(setup.options, limits, setup.device, pages)
 
 
 def planned_temporaries(setup: Setup, limits: Limits) -> int:

@@ -318,7 +318,7 @@ def copy_pages(layers: Layers, source: Array, target: Array) -> Layers:
     """`layers` with the pages `target` [n] as the pages `source` [n] are. Padding copies the sink to itself."""
 
     def copied(cache: Array) -> Array:  # [L, pages, …]
-        layer = jnp.arange(cache.shape[0])[:, None]  # named, because XLA turns a cache whose pages alone are
+        layer = jnp.arange(cache.shape[0])[:, None]  # XLA transposes a cache of which only pages are indexed
         return cache.at[layer, target].set(cache[layer, source])
 
     return tuple(map(copied, layers))

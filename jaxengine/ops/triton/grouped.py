@@ -71,7 +71,8 @@ class Tiles:
             return cls(rows, columns, splits, stored, compiler_params(rows, columns))
         # A stage of 4 bits and 64 tokens takes 36 KB: of programs with three a multiprocessor runs two, with two three.
         # With four and 16 tokens, for [28672, 4096], it took 26.0 µs where with three it took 32.5 (H200).
-        two = programs * splits > RESIDENT and not many
+        # Of many outputs three were faster all the same: for 128 tokens 86 µs instead of 107.
+        two = programs * splits > RESIDENT and not (many and shared >= HOPPER_SHARED)
         stages = 2 if columns == 64 and (two or shared < A100_SHARED) else 4 if columns == 16 else 3
         warps = 2 if columns == 16 and splits == 1 else 4
         params = plt.CompilerParams(num_warps=warps, num_stages=stages if stored.planes == 4 else 3)
