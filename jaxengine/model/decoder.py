@@ -131,11 +131,11 @@ class Decoder(nnx.Module):
                     stream = run_blind(layer, stream, batch)
                 continue
             table, place = self.groups.layers[i]
-            *pair, number = caches.of_layer(place)
+            keys, values, number = caches.of_layer(place)
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
-            stream, *pair = run_layer(layer, stream, *pair, rope, bias, batches[table].of_layer(number))
-            caches.replace(place, *pair)
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, batches[table].of_layer(number))
+            caches.replace(place, keys, values)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights

@@ -52,9 +52,9 @@ class TracedStep:
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
         bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
         caches = LayerCaches(self.layers)
-        *pair, number = caches.of_layer(layer)
-        output, *pair = self.ops.attend(qkv, None, *pair, self.batch.of_layer(number), bias, kind)
-        caches.replace(layer, *pair)
+        keys, values, number = caches.of_layer(layer)
+        output, keys, values = self.ops.attend(qkv, None, keys, values, self.batch.of_layer(number), bias, kind)
+        caches.replace(layer, keys, values)
         self.layers = tuple(caches.arrays)
         return output.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 
