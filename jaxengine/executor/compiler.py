@@ -149,7 +149,7 @@ class Compiler:
         return self._lower(functions.place_adapter, (stacks, self.array(()), new), donate=(0,), returns=stacks)
 
     def lower_sample(self, samples: int, greedy: bool) -> Any:
-        leaves, latest, sampler_state = self.model.head_leaves, self.slot_state().latest, self.sampler_state()
+        leaves, latest, sampler_state = self.model.head, self.slot_state().latest, self.sampler_state()
         head = _abstract(leaves.arrays)
         packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
         top, guesses = self.shapes.top, self.shapes.guesses
@@ -164,7 +164,8 @@ class Compiler:
     def lower_propose(self, rows: int) -> Any:
         if self.model.draft is not None:
             return self._lower_draft(self.model.draft.guess, self.shapes.draft_guessing(rows), None)
-        drafter = self.model.drafter_leaves
+        drafter = self.model.drafter
+        assert drafter is not None
         arguments = (_abstract(drafter.arrays), self.slot_state().latest, self.array((rows,)))
         return self._lower(drafter.given_to(functions.propose), arguments, donate=(), returns=None)
 
@@ -180,12 +181,12 @@ class Compiler:
         return self._lower(partial(function, shape), arguments, donate=(1,), returns=returns)
 
     def lower_score(self, tokens: int) -> Any:
-        head = self.model.head_leaves
+        head = self.model.head
         arguments = (_abstract(head.arrays), self.hidden(tokens), self.array((tokens,)))
         return self._lower(head.given_to(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
     def lower_logits(self) -> Any:
-        head = self.model.head_leaves
+        head = self.model.head
         arguments = (_abstract(head.arrays), self.hidden(functions.LOGITS_BLOCK))
         return self._lower(head.given_to(functions.logits, self.shapes.spec.tokens), arguments, donate=(), returns=None)
 

@@ -125,7 +125,7 @@ class DeviceState:
 
     def _sample(self, name: tuple[str, int, bool]) -> Array:
         """The samples of the last step, as `functions.pack_sampled` packs them. They are on their way to the host."""
-        executable, head, latest = self.executables[name], self.model.head_leaves.arrays, self.slot_state.latest
+        executable, head, latest = self.executables[name], self.model.head.arrays, self.slot_state.latest
         if name[2]:
             latest, sampled = executable(head, latest, self.packed_samples, self.hidden)
         else:
@@ -136,14 +136,14 @@ class DeviceState:
         return sampled  # type: ignore[no-any-return]
 
     def _score(self, name: Hashable, target: np.ndarray) -> Array:
-        head = self.model.head_leaves.arrays
+        head = self.model.head.arrays
         return self.executables[name](head, self.all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     def _sum_hidden(self, name: Hashable, of_tokens: np.ndarray) -> Array:
         return self.executables[name](self.all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
 
     def _logits(self, name: Hashable, hidden: np.ndarray) -> Array:
-        return self.executables[name](self.model.head_leaves.arrays, self._put(hidden))  # type: ignore[no-any-return]
+        return self.executables[name](self.model.head.arrays, self._put(hidden))  # type: ignore[no-any-return]
 
     def _write_page_table(self, name: Hashable, entries: np.ndarray) -> None:
         table = self.executables[name](self.slot_state.table, self._put(entries))
@@ -176,8 +176,8 @@ class DeviceState:
         """Of heads, `asked` are slots; of what has caches of its own, a packed buffer."""
         propose, asked = self.executables[name], self._put(asked)
         if self.model.draft is None:
-            drafter = self.model.drafter_leaves.arrays
-            return propose(drafter, self.slot_state.latest, asked)  # type: ignore[no-any-return]
+            assert self.model.drafter is not None
+            return propose(self.model.drafter.arrays, self.slot_state.latest, asked)  # type: ignore[no-any-return]
         self.draft_layers, proposed = propose(self.model.draft_leaves, self.draft_layers, self._features(), asked)
         return proposed  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from jaxengine.executor.shapes import Shapes
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.draft_decoder import DraftDecoder
-from jaxengine.model.drafter import Drafter, drafter_of
+from jaxengine.model.drafter import drafter_of
 from jaxengine.model.eagle import EagleDecoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
@@ -57,7 +57,6 @@ class StepModel:
     """The parts of one model. Without an encoder `encode` is None and has no leaves.
 
     backbones, leaves: of steps without adapters and of those with, by that.
-    head_leaves, drafter_leaves: of `head` and `drafter`, the latter empty without one.
     adapters: the abstract stacks that those with adapters take besides.
     drafter: heads that draft, if that is what drafts.
     draft: likewise a model that does or EAGLE's layers, with its leaves.
@@ -66,13 +65,11 @@ class StepModel:
 
     backbones: dict[bool, Backbone]
     leaves: dict[bool, list[Array]]
-    head: Head
-    head_leaves: Leaves
+    head: Leaves
     encode: Encode | None
     encoder_leaves: list[Array]
     adapters: Adapters
-    drafter: Drafter | None
-    drafter_leaves: Leaves
+    drafter: Leaves | None
     draft: Draft | None
     draft_leaves: list[Array]
     see: See | None = None
@@ -105,7 +102,7 @@ class StepModel:
         backbones = {key: backbone for key, (backbone, _) in made.items()}
         leaves = {key: leaves for key, (_, leaves) in made.items()}
         head = Head(spec, parameters.get)
-        drafter: Drafter | None = None
+        drafter: Leaves | None = None
         draft: Draft | None = None
         draft_leaves: list[Array] = []
         if isinstance(shapes.drafter, DraftModel):
@@ -115,13 +112,12 @@ class StepModel:
             eagle = EagleDecoder(shapes.drafter, spec, parameters, device, ops, head)
             draft, draft_leaves = Draft.of(eagle, page_size)
         elif shapes.drafter:
-            drafter = drafter_of(shapes.drafter, spec, parameters.get, head)
+            drafter = Leaves.of(drafter_of(shapes.drafter, spec, parameters.get, head))
         see: See | None = None
         tower_leaves: list[Array] = []
         if spec.vision:
             kind = PictureReader if spec.vision.cross else VisionEncoder
             see, tower_leaves = See.of(kind(spec, parameters, device, ops), page_size)
         seen = see, tower_leaves
-        ends = head, Leaves.of(head), encode, encoder_leaves
-        drafts = drafter, Leaves.of(drafter), draft, draft_leaves
-        return cls(backbones, leaves, *ends, stacks, *drafts, *seen)
+        ends = Leaves.of(head), encode, encoder_leaves
+        return cls(backbones, leaves, *ends, stacks, drafter, draft, draft_leaves, *seen)

@@ -51,10 +51,15 @@ def layers_of_array(spec: ModelSpec, layers: int, pages: int, page_size: int, dt
     (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). That is right for elements of two
     bytes or more, and wrong for elements of one byte in arrays of 2 to 4 GiB.
     """
+    each = byte_elements(spec, pages, page_size, dtype, devices)
+    between = ADDRESSES < layers * each <= 2 * ADDRESSES
+    return max(1, ADDRESSES // each) if between else layers
+
+
+def byte_elements(spec: ModelSpec, pages: int, page_size: int, dtype: str, devices: int) -> int:
+    """Elements on each device in a layer's array whose elements are of one byte; 0 if neither's are."""
     arrays = cache_arrays(spec, 1, pages, page_size, dtype)
-    bytes_each = max((math.prod(each.shape) // devices for each in arrays if each.dtype.itemsize == 1), default=0)
-    between = ADDRESSES < layers * bytes_each <= 2 * ADDRESSES
-    return max(1, ADDRESSES // bytes_each) if between else layers
+    return max((math.prod(each.shape) // devices for each in arrays if each.dtype.itemsize == 1), default=0)
 
 
 class LayerCaches:

@@ -20,8 +20,6 @@ from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
 
 NAME = "paged"  # registers our attention in transformers' interface
 
-Layers = tuple[Array, ...]
-
 
 @dataclass
 class TracedStep:
@@ -30,7 +28,7 @@ class TracedStep:
     spec: ModelSpec
     ops: Ops
     batch: StepBatch
-    layers: Layers
+    caches: LayerCaches
     attended: set[int] = field(default_factory=set)  # numbers of the layers that have attended
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec, sinks: Array | None) -> Array:
@@ -51,11 +49,9 @@ class TracedStep:
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
         bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        caches = LayerCaches(self.layers)
-        keys, values, number = caches.of_layer(layer)
+        keys, values, number = self.caches.of_layer(layer)
         output, keys, values = self.ops.attend(qkv, None, keys, values, self.batch.of_layer(number), bias, kind)
-        caches.replace(layer, keys, values)
-        self.layers = tuple(caches.arrays)
+        self.caches.replace(layer, keys, values)
         return output.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 
 

@@ -18,7 +18,9 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.model.torch_module import Layers, TorchModule, TracedStep
+from jaxengine.model.cache import LayerCaches
+from jaxengine.model.decoder import Layers
+from jaxengine.model.torch_module import TorchModule, TracedStep
 from jaxengine.ops import Ops, StepBatch
 
 PROBE_TOKENS, PROBE_PAGE = 4, 16
@@ -48,9 +50,9 @@ class TracedDecoder(nnx.Module):
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 
     def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: StepBatch) -> tuple[Array, Layers]:
-        step = TracedStep(self.spec, self.ops, batch, layers)
+        step = TracedStep(self.spec, self.ops, batch, LayerCaches(layers))
         hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, step)
-        return hidden.astype(arrays[0].dtype), step.layers
+        return hidden.astype(arrays[0].dtype), tuple(step.caches.arrays)
 
     def _probe_step(self, dtype: Any) -> tuple[Any, Any, StepBatch]:
         """Abstract arguments of a small step: tracing it at start shows whether the module can be traced at all."""

@@ -18,7 +18,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
-from jaxengine.model.cache import ADDRESSES, cache_arrays
+from jaxengine.model.cache import ADDRESSES, byte_elements, cache_arrays
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
@@ -188,12 +188,13 @@ def _pages(tokens: int | None, limits: Limits) -> int | None:
 
 
 def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
-    """How many of `pages` kernels can address: those of one layer lie in one array, see `layers_of_array`."""
-    most = ADDRESSES // max(1, page_bytes(spec, page_size, dtype, devices) // 2)
-    if LayerGroups.of(spec).arrays > 1 or jnp.dtype(dtype).itemsize > 1 or not most < pages + 1 <= 2 * most:
+    """How many of `pages` kernels can address: the pages of one layer cannot be divided, see `layers_of_array`."""
+    each = byte_elements(spec, 1, page_size, dtype, devices)
+    if LayerGroups.of(spec).arrays > 1 or (pages + 1) * each <= ADDRESSES:
         return pages
-    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most - 1, pages)
-    return most - 1
+    most = ADDRESSES // each - 1
+    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
+    return most
 
 
 def gib(size: int) -> str:
