@@ -97,13 +97,13 @@ class Runner:
         self._allocate()
 
     def _allocate(self) -> None:
-        self.state.launch("allocate")
         if self.shapes.adapters:
             self.state.launch("allocate_adapters")
         if self.draft:
             self.draft.reset()
         if self.shapes.sees:
             self.state.launch("allocate_images")
+        self.state.launch("allocate")  # last: with the caches comes the room that nothing which stays should take
         self.mirror.reset()
         self.masks.reset()
 
