@@ -48,7 +48,8 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     answers = serve(engine, [*REQUESTS, SEARCH])
     beams = answers.pop(SEARCH.id).beams
     keys, values = engine.runner.state.layers
-    arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
+    (head,) = engine.runner.model.head.arrays
+    arrays = {"keys": keys, "values": values, "head": head}
     whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
     held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves[False])
     return {
