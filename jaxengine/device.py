@@ -33,8 +33,7 @@ class DeviceTraits:
         device has no memory of its own.
     kernels: the Triton kernels are the default back end. A device that is no NVIDIA GPU is refused with them.
     dtype: what "auto" computes in; None is the checkpoint's own type.
-    input_major: wide matrices are stored `[in…, out…]`, see `jaxengine/model/linear.py`.
-    flat_products: every matrix product is computed as rank 2 by rank 2, see there too.
+    flat_products: every matrix product is computed as rank 2 by rank 2, see `jaxengine/model/linear.py`.
     cache_as_bits: a cache of 8-bit floats is held as integers, see `jaxengine/ops/cache.py`.
     costly_first_run: an executable's first run loads code and records a graph.
     duplicates_shared_work: XLA fuses what several layers read into each of them, unless a condition stands between.
@@ -47,7 +46,6 @@ class DeviceTraits:
     on_host: bool = False
     kernels: bool = True
     dtype: str | None = None
-    input_major: bool = False
     flat_products: bool = False
     cache_as_bits: bool = False
     costly_first_run: bool = True
@@ -102,7 +100,6 @@ CPU = DeviceTraits(
     on_host=True,
     kernels=False,
     dtype="float32",
-    input_major=True,
     flat_products=True,
     cache_as_bits=True,
     costly_first_run=False,

@@ -114,7 +114,7 @@ class MLPSpeculator:
                 inputs = inner if i else self.hidden_size
                 table[f"{i}.project"] = Parameter((inner, inputs), (None, "embed"), 1)
             if i == 0 or not self.tied:
-                table[f"{i}.embedding"] = Parameter((self.vocab_size, inner), ("vocab", None), 1, by_row=True)
+                table[f"{i}.embedding"] = Parameter((self.vocab_size, inner), ("vocab", None), 1)
                 table[f"{i}.norm"] = table[f"{i}.norm_bias"] = Parameter((inner,), (None,))
                 table[f"{i}.head"] = Parameter((self.vocab_size, inner), ("vocab", "embed"), 1)
         return _named(table)

@@ -10,17 +10,14 @@ from jaxengine.architecture.weight_format import CODES, Component, WeightFormat
 class Parameter:
     """One array of the model. `axes` names each dimension for sharding; None is never sharded.
 
-    A product contracts the last `inputs` axes of a matrix: `[out…, in…]`, Hugging Face's order. In which order the
-    device stores them is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices. The
-    rows of a matrix `by_row` are looked up one by one, so the device never stores it input-major. What is no float has
-    a `dtype` of its own, whatever that of weights is.
+    A product contracts the last `inputs` axes of a matrix: `[out…, in…]`, Hugging Face's order and a device's. The
+    first `stacked` axes number whole matrices. What is no float has a `dtype` of its own, whatever that of weights is.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     inputs: int = 0
     stacked: int = 0
-    by_row: bool = False
     dtype: str | None = None
 
     def component(self, component: Component, format: WeightFormat) -> "Parameter":

@@ -39,7 +39,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     rows.
     """
     hidden, width = spec.hidden_size, spec.embedding_width
-    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"), 1, by_row=True)}
+    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"), 1)}
     if width != hidden:
         table["project_in"] = Parameter((hidden, width), ("embed", None), 1)
     if spec.embedding.positions:

@@ -94,11 +94,10 @@ def shrunk(hessian: Array, tokens: int) -> Array:
 
 
 def _load(source: ParameterSource, table: dict[str, Parameter], device: DeviceTraits, name: str) -> Any:
-    """A parameter in f32 in the table's order of axes."""
+    """A parameter in f32."""
     parameter = table[name]
     array = jnp.asarray(np.asarray(source.read(name, ()), np.float32))
-    layout = replace(weight_layout(parameter, device, "float32"), input_major=False)
-    return Weight(array, layout) if parameter.inputs else array
+    return Weight(array, weight_layout(parameter, device, "float32")) if parameter.inputs else array
 
 
 def _matrix(weight: Weight) -> Array:

@@ -1,11 +1,10 @@
-"""The one matrix product of the model, and the only place that decides how a weight lies in memory.
+"""The one matrix product of the model, and the only place that decides how a weight lies in memory: `[out…, in…]`, as
+in a checkpoint.
 
-A checkpoint's matrix is `[out…, in…]`. GPUs keep that order (8-bit matrices in `[in, out]` cost a transpose of the
-whole weight each step, bf16 is indifferent). XLA's CPU backend is faster with f32 as `[in…, out…]` (46 against 55 ms in
-all products of a 135M model at batch 16). With bf16 and int8 it is faster with `[out…, in…]` (of a layer 0.7 against
-1.1 ms in bf16 at 4 rows, 3.9 against 7.3 with int8 at 256). It also needs every product as rank 2 by rank 2: a weight
-of higher rank goes to a naive loop, 113 against 19 ms at batch 1 (JAX 0.10.2, 2 cores). A GPU must not be given that
-reshape: it would merge a sharded axis with one that is not.
+GPUs want that order (8-bit matrices in `[in, out]` cost a transpose of the whole weight each step, bf16 is
+indifferent), and so does a CPU (`ops/matmul.py`). XLA's CPU backend also needs every product as rank 2 by rank 2: a
+weight of higher rank goes to a naive loop, 113 against 19 ms at batch 1 (JAX 0.10.2, 2 cores). A GPU must not be given
+that reshape: it would merge a sharded axis with one that is not.
 """
 
 import math
@@ -30,7 +29,6 @@ from jaxengine.ops.triton import MIN_CAPABILITY, grouped
 from jaxengine.ops.weight import Weight, WeightLayout, in_order
 from jaxengine.sharding import TP
 
-NARROW = ("bfloat16", "int8")
 ADAPTERS = "_adapters"  # behind the name of a matrix: the stack of its adapters
 
 Product = Callable[[Array, Weight], Array]
@@ -55,15 +53,8 @@ def weight_layout(
         return WeightLayout(
             parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=shared, plane=plane
         )
-    input_major = device.input_major and dtype not in NARROW and not parameter.by_row
     return WeightLayout(
-        parameter.inputs,
-        parameter.stacked,
-        input_major,
-        device.flat_products,
-        format,
-        kernels,
-        int8_as=device.int8_products,
+        parameter.inputs, parameter.stacked, device.flat_products, format, kernels, int8_as=device.int8_products
     )
 
 
@@ -169,11 +160,8 @@ class Linear(nnx.Module):
 
     def _axes(self, weight: Weight) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """How inputs and outputs are split."""
-        first = weight.layout.first_input(weight.values.ndim)
-        end = first + weight.layout.inputs
-        if weight.layout.grouped:
-            first, end = len(self.split) - 1, len(self.split)
-        return self.split[first:end], (*self.split[:first], *self.split[end:])
+        inputs = 1 if weight.layout.grouped else weight.layout.inputs
+        return self.split[-inputs:], self.split[:-inputs]
 
     def _split_weight(self, weight: Weight, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> Any:
         """The partitions of a weight's arrays."""
@@ -239,20 +227,14 @@ def _product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     """x times the values of `weight`, which are cast to x's dtype and not scaled."""
     if weight.layout.flat:
         return _flat(x, weight, dtype)
-    inputs, first = weight.layout.inputs, weight.layout.first_input(weight.values.ndim)
-    ours, theirs = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(first, first + inputs))
+    ours, theirs = (tuple(range(each.ndim - weight.layout.inputs, each.ndim)) for each in (x, weight.values))
     values = weight.values.astype(x.dtype)
     return jax.lax.dot_general(x, values, ((ours, theirs), ((), ())), preferred_element_type=dtype)
 
 
 def _flat(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     """The same as a product of two matrices."""
-    values, inputs = weight.values, weight.layout.inputs
-    if weight.layout.input_major:
-        outputs, axis = values.shape[inputs:], 0
-        matrix = values.reshape(-1, math.prod(outputs))
-    else:
-        outputs, axis = values.shape[:-inputs], 1
-        matrix = values.reshape(math.prod(outputs), -1)
-    y = matmul(x.reshape(x.shape[0], -1), matrix, axis, dtype, weight.layout.int8_as)
+    outputs = weight.values.shape[: -weight.layout.inputs]
+    matrix = weight.values.reshape(math.prod(outputs), -1)
+    y = matmul(x.reshape(x.shape[0], -1), matrix, dtype, weight.layout.int8_as)
     return y.reshape(x.shape[0], *outputs)

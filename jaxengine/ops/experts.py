@@ -133,7 +133,7 @@ class ExpertMLPs:
 
     def _mlp(self, x: Array, gate_up: Weight, down: Weight, bias: Array | None) -> Array:
         """One expert: x [B, hidden]."""
-        width = down.values.shape[down.layout.first_input(2)]
+        width = down.values.shape[-1]
         inner = _scaled_matmul(x, gate_up).reshape(len(x), -1, width)  # [B, 2 or 1, F]
         inner = inner if bias is None else inner + bias
         return _scaled_matmul(self.activation(*(inner[:, i] for i in range(inner.shape[1]))), down)
@@ -147,7 +147,7 @@ def _weighted(weights: Array, y: Array, dtype: jnp.dtype) -> Array:
 def _partition(weight: Weight, axes: tuple[str | None, ...]) -> Any:
     """How the arrays of the stack `weight` are split, where its axes in the parameter table are split as `axes`."""
     expert, *outputs, inputs = axes
-    values = PartitionSpec(*(axes[axis] for axis in weight.layout.order(len(axes))))
+    values = PartitionSpec(*axes)
     channels: Any = PartitionSpec(expert, *outputs)
     if weight.layout.grouped and weight.scales is not None:
         channels = PartitionSpec(expert, inputs if weight.scales.shape[1] > 1 else None, *outputs)
@@ -157,9 +157,8 @@ def _partition(weight: Weight, axes: tuple[str | None, ...]) -> Any:
 
 def _scaled_matmul(x: Array, weight: Weight) -> Array:
     """x [B, in] times the matrix `weight` → [B, out], scaled where the weight has scales."""
-    axis = 0 if weight.layout.input_major else 1
-    matrix = weight.values.reshape((x.shape[1], -1) if axis == 0 else (-1, x.shape[1]))
+    matrix = weight.values.reshape(-1, x.shape[1])
     if weight.scales is None:
-        return matmul(x, matrix, axis, x.dtype)
-    y = matmul(x, matrix, axis, jnp.dtype(jnp.float32), weight.layout.int8_as)
+        return matmul(x, matrix, x.dtype)
+    y = matmul(x, matrix, jnp.dtype(jnp.float32), weight.layout.int8_as)
     return (y * weight.scales.reshape(-1)).astype(x.dtype)

@@ -2,9 +2,14 @@
 
 XLA has fast kernels (YNNPACK) for a product if both sides have one type, the left side has two rows or more, and the
 result is f32, of f32 or bf16, or i32, of int8. For other combinations with a weight narrower than f32 it first writes
-the whole weight as f32, in every step.
+the whole weight as f32, in every step. A right side it packs into tiles, in every step too, so an f32 weight is the
+left side. All products of the layers of a 135M model took (ms; 2 cores of an EPYC with AVX512-BF16; JAX 0.10.2):
 
-So an int8 weight is multiplied in one of three ways (`Int8Products`), of which a processor's fastest is chosen
+    rows                      1     2     4     8    16    32    64   128   256
+    f32 on the right         18    29    31    32    42    60   104   184   312
+    f32 on the left          17    22    24    26    33    51    88   166   308
+
+An int8 weight is multiplied in one of three ways (`Int8Products`), of which a processor's fastest is chosen
 (`jaxengine/device.py`):
 
 - few rows as integers: f32 activations become integers of 16 bits, which are two int8 numbers, and all sums are exact;
@@ -12,12 +17,11 @@ So an int8 weight is multiplied in one of three ways (`Int8Products`), of which 
 - as f32.
 
 For the latter two the weight is cast a piece at a time, so that what is cast stays in the processor's cache: a step
-reads the weight's own bytes from memory. All products of a 135M model, head included, took (ms; 2 cores of an EPYC with
-AVX512-BF16, and of a Xeon with AVX512-VNNI whose memory is faster; JAX 0.10.2):
+reads the weight's own bytes from memory. With the weight on the right, all products, head included, took (an EPYC with
+AVX512-BF16, and a Xeon with AVX512-VNNI whose memory is faster):
 
     rows                      1     2     4     8    16    32    64   256
-    EPYC, f32                20    35          40    50         112   311
-    int8 as f32              21    22          29    46         103   306
+    EPYC, int8 as f32        21    22          29    46         103   306
     int8 as bf16             17    17          23    38          98   298
     x in bf16 too            17    17          20    26          65   156
     Xeon, f32                31    40    58    59    84   132   105   311
@@ -40,62 +44,62 @@ BYTE = 256  # steps of the lower byte in one of the upper
 LARGEST = 127 * BYTE  # integer of 16 bits whose upper byte, rounded to nearest, is int8
 
 
-def matmul(x: Array, weight: Array, axis: int, dtype: jnp.dtype, int8_as: Int8Products = "f32") -> Array:
-    """x [T, in] times `weight`, [in, out] if `axis` is 0, [out, in] if it is 1 → [T, out] in `dtype`.
+def matmul(x: Array, weight: Array, dtype: jnp.dtype, int8_as: Int8Products = "f32") -> Array:
+    """x [T, in] times `weight` [out, in] → [T, out] in `dtype`.
 
     Args:
         int8_as: how an int8 weight is multiplied. As integers and as bf16 the product knows 16 bits of each element of
             `x`: of the largest of its row, or of its own.
     """
     if weight.dtype == jnp.int8:
-        return _int8_product(x, weight, axis, int8_as).astype(dtype)
+        return _int8_product(x, weight, int8_as).astype(dtype)
     if weight.dtype == jnp.bfloat16:
-        return _dot(_two_rows(x).astype(weight.dtype), weight, axis, jnp.dtype(jnp.float32))[: x.shape[0]].astype(dtype)
-    return _dot(x, weight.astype(x.dtype), axis, dtype)
+        return _dot(_two_rows(x).astype(weight.dtype), weight, jnp.dtype(jnp.float32))[: x.shape[0]].astype(dtype)
+    return _dot(x, weight.astype(x.dtype), dtype)
 
 
-def _int8_product(x: Array, weight: Array, axis: int, int8_as: Int8Products) -> Array:
+def _int8_product(x: Array, weight: Array, int8_as: Int8Products) -> Array:
     """f32 [T, out]."""
     if int8_as == "integers" and len(x) <= FEW:
-        return _product_of_integers(x.astype(jnp.float32), weight, axis)
+        return _product_of_integers(x.astype(jnp.float32), weight)
     if int8_as == "bf16":
-        return _product_in_bf16(x, weight, axis)
-    return _in_pieces(x.astype(jnp.float32), weight, axis, lambda piece: piece.astype(jnp.float32))
+        return _product_in_bf16(x, weight)
+    return _in_pieces(x.astype(jnp.float32), weight, lambda piece: piece.astype(jnp.float32))
 
 
-def _product_of_integers(x: Array, weight: Array, axis: int) -> Array:
+def _product_of_integers(x: Array, weight: Array) -> Array:
     """f32 [T, out] of f32 `x`. The i32 sums hold up to 130,000 inputs."""
     largest = jnp.abs(x).max(1, keepdims=True)  # [T, 1]; not finite if any element is not, like the row's result
     step = jnp.where(largest == 0, 1, largest / LARGEST)
     whole = jnp.rint(x / step)
     upper = jnp.floor(whole / BYTE + 0.5)  # the lower byte is then within -128 … 127
     both = jnp.concatenate([upper, whole - upper * BYTE]).astype(jnp.int8)  # [2T, in]
-    upper, lower = jnp.split(_dot(both, weight, axis, jnp.dtype(jnp.int32)).astype(jnp.float32), 2)
+    upper, lower = jnp.split(_dot(both, weight, jnp.dtype(jnp.int32)).astype(jnp.float32), 2)
     return (upper * BYTE + lower) * step
 
 
-def _product_in_bf16(x: Array, weight: Array, axis: int) -> Array:
+def _product_in_bf16(x: Array, weight: Array) -> Array:
     if x.dtype == jnp.bfloat16:
-        return _in_pieces(_two_rows(x), weight, axis, _as_bf16)[: len(x)]
+        return _in_pieces(_two_rows(x), weight, _as_bf16)[: len(x)]
     x = x.astype(jnp.float32)
     upper = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)  # XLA would leave out a cast there and back
     both = jnp.concatenate([upper, x - upper]).astype(jnp.bfloat16)  # [2T, in]
-    upper, lower = jnp.split(_in_pieces(both, weight, axis, _as_bf16), 2)
+    upper, lower = jnp.split(_in_pieces(both, weight, _as_bf16), 2)
     return upper + lower
 
 
-def _in_pieces(x: Array, weight: Array, axis: int, cast: Callable[[Array], Array]) -> Array:
+def _in_pieces(x: Array, weight: Array, cast: Callable[[Array], Array]) -> Array:
     """f32 [T, out]. The last piece may compute some outputs again."""
-    outputs = weight.shape[1 - axis]
+    outputs = len(weight)
     pieces = -(-weight.size // PIECE)
     if pieces == 1:
-        return _dot(x, cast(weight), axis, jnp.dtype(jnp.float32))
+        return _dot(x, cast(weight), jnp.dtype(jnp.float32))
     size = -(-outputs // pieces)
 
     def body(i: Array, y: Array) -> Array:
         first = jnp.minimum(i * size, outputs - size)
-        piece = jax.lax.dynamic_slice_in_dim(weight, first, size, 1 - axis)
-        part = _dot(x, cast(piece), axis, jnp.dtype(jnp.float32))  # [T, size]
+        piece = jax.lax.dynamic_slice_in_dim(weight, first, size)
+        part = _dot(x, cast(piece), jnp.dtype(jnp.float32))  # [T, size]
         return jax.lax.dynamic_update_slice_in_dim(y, part, first, 1)
 
     return jax.lax.fori_loop(0, pieces, body, jnp.zeros((len(x), outputs), jnp.float32))
@@ -112,5 +116,12 @@ def _two_rows(x: Array) -> Array:
     return jnp.broadcast_to(x, (2, x.shape[1])) if x.shape[0] == 1 else x
 
 
-def _dot(x: Array, weight: Array, axis: int, dtype: jnp.dtype) -> Array:
-    return jax.lax.dot_general(x, weight, (((1,), (axis,)), ((), ())), preferred_element_type=dtype)
+def _dot(x: Array, weight: Array, dtype: jnp.dtype) -> Array:
+    """In f32 the weight is the left side, which is read as it lies; XLA would pack a right side into tiles, in every
+    step. The barrier keeps it from exchanging the two.
+    """
+    contracted = (((1,), (1,)), ((), ()))
+    if weight.dtype != jnp.float32:
+        return jax.lax.dot_general(x, weight, contracted, preferred_element_type=dtype)
+    turned = jax.lax.dot_general(weight, x, contracted, preferred_element_type=dtype)  # [out, T]
+    return jax.lax.optimization_barrier(turned).T

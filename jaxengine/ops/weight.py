@@ -35,7 +35,6 @@ class WeightLayout:
 
     inputs: how many axes a product contracts.
     stacked: how many axes number whole matrices.
-    input_major: values are `[stacked…, in…, out…]` instead.
     flat: a product takes the values as one matrix of two axes.
     format: None for floats.
     kernels: whether the kernels `ops/triton/experts` multiply by a stack, or else plain JAX.
@@ -49,7 +48,6 @@ class WeightLayout:
 
     inputs: int = 1
     stacked: int = 0
-    input_major: bool = False
     flat: bool = False
     format: WeightFormat | None = None
     kernels: bool = False
@@ -58,22 +56,12 @@ class WeightLayout:
     int8_as: Int8Products = "f32"
     floats: str = "float32"
 
-    def order(self, rank: int) -> tuple[int, ...]:
-        """The permutation that takes the table's axes to the axes of the values."""
-        stack, outputs, inputs = np.split(np.arange(rank), (self.stacked, rank - self.inputs))
-        return tuple(map(int, (*stack, *inputs, *outputs) if self.input_major else (*stack, *outputs, *inputs)))
-
-    def first_input(self, rank: int) -> int:
-        """The first of the values' axes that a product contracts; the others follow it."""
-        return self.stacked if self.input_major else rank - self.inputs
-
 
 @partial(jax.tree_util.register_dataclass, data_fields=("values", "scales", "zeros", "order"), meta_fields=("layout",))
 @dataclass(frozen=True)
 class Weight:
     """One matrix, or a stack of them. Its leaves may also be shapes, shardings or partitions of the arrays.
 
-    values: in the layout's order.
     scales, zeros: None for floats; zeros also where the format has none.
     order: i32 [in], the input that each place of a sorted weight is of; None where inputs lie as the model has them.
     """
@@ -97,24 +85,22 @@ class Weight:
         return (rows.astype(jnp.float32) * self.scales[ids][:, None]).astype(self.layout.floats)
 
     def dense(self, dtype: DTypeLike) -> Array:
-        """What the weight stands for, in the order of its values; computed in f32 and rounded once."""
+        """What the weight stands for, `[stacked…, out…, in…]`; computed in f32 and rounded once."""
         if self.scales is None:
             return self.values.astype(dtype)
         if self.layout.grouped:
             return self._ungrouped().dense(dtype)
-        order = self.layout.order(self.values.ndim)
         entries = self.layout.format.table if self.layout.format else ()
         values = jnp.asarray(entries, jnp.float32)[self.values] if entries else self.values.astype(jnp.float32)
-        table = values.transpose(np.argsort(order))  # [stacked…, out…, in…]
-        channels = table.shape[: table.ndim - self.layout.inputs]
+        channels = values.shape[: values.ndim - self.layout.inputs]
         by_group = (*channels, self.scales.size // int(np.prod(channels)), 1)
-        grouped = table.reshape(*by_group[:-1], -1)
+        grouped = values.reshape(*by_group[:-1], -1)
         if self.zeros is not None:
             grouped = grouped - self.zeros.astype(jnp.float32).reshape(by_group)
         whole = grouped * self.scales.astype(jnp.float32).reshape(by_group)
         if self.order is not None:
             whole = whole.reshape(*channels, -1)[..., jnp.argsort(self.order)]
-        return whole.reshape(table.shape).transpose(order).astype(dtype)
+        return whole.reshape(values.shape).astype(dtype)
 
     def _ungrouped(self) -> "Weight":
         """The same weight with unpacked values and the axis of groups last; its input axes stay one."""

@@ -24,8 +24,7 @@ def quantized(array: Array | Weight, target: Weight) -> Weight:
     """A weight of the layout and the sharding of `target`.
 
     Args:
-        array: floats, laid out as the values of `target` are, or as the parameter table has them where the layout is
-            grouped; or what a checkpoint stores, as the table has it.
+        array: floats or what a checkpoint stores, as the parameter table has it.
     """
     weight: Weight = _compiled(target.layout, jax.tree.map(lambda each: each.sharding, target))(array)
     return weight
@@ -95,7 +94,7 @@ def requantized(layout: WeightLayout, weight: Weight) -> Weight:
 
     values, scales = jax.lax.map(row, rows, batch_size=ROWS)
     values = values.reshape(*outputs, *weight.values.shape[len(outputs) : -1], -1)
-    return Weight(values.transpose(layout.order(values.ndim)), layout, scales.reshape(*outputs, *scales.shape[1:]))
+    return Weight(values, layout, scales.reshape(*outputs, *scales.shape[1:]))
 
 
 def _looked_up(weight: Weight) -> WeightLayout:

@@ -39,8 +39,8 @@ NO_FORMATS: Mapping[str, WeightFormat] = {}
 def _laid_out(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`values` as `dtype`, contiguous; the same array if it is so already.
 
-    A transposed array, as CPUs store it, is copied in blocks that are cast before they are transposed. 5632 x 2048 from
-    bf16 to f32 took 23 ms so, 36 ms transposed first, and 300 ms in one block (NumPy 2.4).
+    A transposed array, as of GPT-2's matrices, is copied in blocks that are cast before they are transposed. 5632 x
+    2048 from bf16 to f32 took 23 ms so, 36 ms transposed first, and 300 ms in one block (NumPy 2.4).
     """
     if values.flags.c_contiguous and values.dtype == dtype:
         return values
@@ -78,7 +78,7 @@ def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits
     layout = weight_layout(parameter, device, format.values if format else dtype, format, share)
     if layout.grouped and format is not None:
         return _abstract_grouped(parameter, mesh, layout, format)
-    values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))
+    values = _shape(parameter, mesh, format.values if format else dtype)
     if format is None:
         return Weight(values, layout)
     return Weight(values, replace(layout, floats=dtype), **_scaling(parameter, mesh, format))
@@ -112,12 +112,9 @@ def _abstract_grouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout, fo
     return Weight(shape((*outputs, width), (*axes, first), dtype), layout, **shared)
 
 
-def _shape(parameter: Parameter, mesh: Mesh, dtype: str, order: Sequence[int] | None = None) -> Any:
-    """The shape of one array, its axes permuted by `order`."""
-    order = range(len(parameter.shape)) if order is None else order
-    shape = tuple(parameter.shape[axis] for axis in order)
-    sharding = partition(mesh, shape, [parameter.axes[axis] for axis in order])
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+def _shape(parameter: Parameter, mesh: Mesh, dtype: str) -> Any:
+    sharding = partition(mesh, parameter.shape, parameter.axes)
+    return jax.ShapeDtypeStruct(parameter.shape, jnp.dtype(dtype), sharding=sharding)
 
 
 def held_bytes(parameters: Mapping[str, Any]) -> int:
@@ -146,9 +143,7 @@ def whole_bytes(tree: Any) -> int:
 
 
 def as_stored(array: Array | Weight, target: Any) -> Any:
-    """What the devices hold of a parameter: `array` has it in floats, laid out as its abstract parameter `target`, or
-    as the checkpoint stores it.
-    """
+    """What the devices hold of a parameter: `array` has it in floats, or as the checkpoint stores it."""
     if not isinstance(target, Weight):
         return array
     if isinstance(array, Weight):
@@ -207,7 +202,7 @@ def load_drafter(
         if not isinstance(target, Weight):
             return _fill(target, target.dtype, read)
         values = target.values
-        return replace(target, values=_fill(values, values.dtype, read, target.layout.order(values.ndim)))
+        return replace(target, values=_fill(values, values.dtype, read))
 
     return {name: load(name, target) for name, target in abstract_drafter(spec, mesh, dtype, device).items()}
 
@@ -220,9 +215,9 @@ def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str,
     parameter, layout = parameter_table(source.spec)[name], target.layout
     if stored is None or layout.format is None:
         values = ungrouped(parameter, mesh, layout).values if layout.grouped else target.values
-        return _fill(values, jnp.dtype(dtype), read, layout.order(values.ndim))
+        return _fill(values, jnp.dtype(dtype), read)
     if layout.grouped or layout.format != stored.format:  # which the devices make of what is stored
-        target = ungrouped(parameter, mesh, replace(layout, input_major=False, format=stored.format))
+        target = ungrouped(parameter, mesh, replace(layout, format=stored.format))
         if stored.packed:
             target = replace(target, values=_shape(parameter.component("words", stored.format), mesh, WORDS))
     return _filled(target, stored)
@@ -236,7 +231,7 @@ def _filled(target: Weight, stored: StoredWeight) -> Weight:
         if component != "values":
             return _fill(shape, shape.dtype, partial(stored.read, component))
         read = partial(stored.read, "words" if shape.dtype == WORDS else "values")
-        return _fill(shape, shape.dtype, read, target.layout.order(shape.ndim))
+        return _fill(shape, shape.dtype, read)
 
     arrays: dict[str, Any] = {component: filled(component) for component in stored.format.dtypes}
     return replace(target, **arrays)
@@ -249,20 +244,11 @@ def ungrouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout) -> Weight:
     return Weight(values, replace(layout, grouped=0, plane=0), **scaling)
 
 
-def _fill(
-    shape: Any,
-    dtype: np.dtype,
-    read: Callable[[tuple[slice, ...]], np.ndarray],
-    order: Sequence[int] | None = None,
-) -> Array:
-    """An array of the abstract `shape`, but in `dtype`; `read` gives slices of it with axes that `order` permutes."""
-    order = range(len(shape.shape)) if order is None else order
+def _fill(shape: Any, dtype: np.dtype, read: Callable[[tuple[slice, ...]], np.ndarray]) -> Array:
+    """An array of the abstract `shape`, but in `dtype`; `read` gives slices of it."""
 
     def piece(index: tuple[slice, ...] | None) -> np.ndarray:
-        wanted = [slice(None)] * len(order)
-        for axis, part in zip(order, index or (slice(None),) * len(order), strict=True):
-            wanted[axis] = part
-        return _laid_out(read(tuple(wanted)).transpose(order), dtype)
+        return _laid_out(read(index or (slice(None),) * len(shape.shape)), dtype)
 
     return jax.make_array_from_callback(shape.shape, shape.sharding, piece)
 

@@ -219,8 +219,7 @@ def quantize_weight(layout: WeightLayout, array: Array) -> Weight:
     assert format is not None and format.zeros is None
     if format.group:
         return _in_groups(layout, format, array)
-    dtype, first = jnp.dtype(format.values), layout.first_input(array.ndim)
-    inputs = tuple(range(first, first + layout.inputs))
+    dtype, inputs = jnp.dtype(format.values), tuple(range(array.ndim - layout.inputs, array.ndim))
     whole = jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if whole else jnp.finfo(dtype).max)
     array = array.astype(jnp.float32)

@@ -42,7 +42,7 @@ class RandomSource:
         self.values: dict[str, np.ndarray] = {}
         for name, parameter in parameter_table(spec).items():
             noise = generator.standard_normal(parameter.shape)
-            matrix = parameter.inputs > 0 and not parameter.by_row
+            matrix = parameter.inputs > 0 and name != "embedding"
             inputs = np.prod(parameter.shape[len(parameter.shape) - parameter.inputs :]) if matrix else 1
             centre = 1.0 if name.endswith("norm") and spec.norm.kind != "rms_plus_one" else 0.0
             drawn = centre + 0.3 * noise if name.endswith(("norm", "bias")) else noise / np.sqrt(inputs)

@@ -107,7 +107,7 @@ def matrices(shape: Shape, dtype: str, format: WeightFormat | None) -> Stored:
     made = []
     for key, size in zip(jax.random.split(jax.random.key(0)), sizes, strict=True):
         layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, dtype, format, size[-2:])
-        drawn = jax.random.normal(key, [size[axis] for axis in layout.order(len(size))], dtype) * size[-1] ** -0.5
+        drawn = jax.random.normal(key, size, dtype) * size[-1] ** -0.5
         made.append(jax.jit(partial(make_weight, layout))(drawn) if format else Weight(drawn, layout))
     return made[0], made[1]
 
@@ -148,10 +148,5 @@ def error(
 
 def restored(stored: Stored, expert: int) -> tuple[np.ndarray, np.ndarray]:
     """One expert in f32: [2, F, hidden] and [hidden, F]."""
-
-    def in_table_order(weight: Weight) -> np.ndarray:
-        order = weight.layout.order(weight.values.ndim)
-        return np.asarray(weight.dense("float32")).transpose(np.argsort(order))
-
-    up, down = (in_table_order(each.matrix(jnp.int32(expert))) for each in stored)
+    up, down = (np.asarray(each.matrix(jnp.int32(expert)).dense("float32")) for each in stored)
     return up, down

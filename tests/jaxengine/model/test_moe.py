@@ -13,16 +13,16 @@ from jaxengine.ops.weight import Weight, WeightLayout
 
 def on_a_cpu(values: Any) -> Weight:
     """A router, or a stack of experts' matrices."""
-    return Weight(values, WeightLayout(stacked=1 if len(values.shape) > 2 else 0, input_major=True, flat=True))
+    return Weight(values, WeightLayout(stacked=1 if len(values.shape) > 2 else 0, flat=True))
 
 
 def test_no_temporary_has_the_size_of_tokens_times_experts() -> None:
     tokens, hidden, ffn, count = 512, 64, 64, 64
     spec = ModelSpec(50, hidden, 1, 2, 2, 32, ffn, 64, experts=Experts(count, 2, ffn))
     shapes = {
-        "router": (hidden, count),
-        "experts_gate_up": (count, hidden, 2, ffn),
-        "experts_down": (count, ffn, hidden),
+        "router": (count, hidden),
+        "experts_gate_up": (count, 2, ffn, hidden),
+        "experts_down": (count, hidden, ffn),
     }
     arrays = {name: on_a_cpu(jax.ShapeDtypeStruct(shape, jnp.float32)) for name, shape in shapes.items()}
     module, x = MixtureOfExperts(spec, arrays.get), jax.ShapeDtypeStruct((tokens, hidden), jnp.float32)
@@ -35,9 +35,9 @@ def test_padding_reaches_no_expert_and_changes_no_token() -> None:
     spec = ModelSpec(50, 8, 1, 2, 2, 4, 16, 64, experts=Experts(3, 1, 16))
     x = jnp.eye(3, 8)[jnp.array([0, 1, 0, 2, 2, 2, 2])]  # a token's expert is where it is 1
     arrays = {
-        "router": on_a_cpu(jnp.eye(8, 3)),
-        "experts_gate_up": on_a_cpu(jnp.ones((3, 8, 2, 16)).at[2].set(jnp.nan)),
-        "experts_down": on_a_cpu(jnp.ones((3, 16, 8)).at[2].set(jnp.nan)),
+        "router": on_a_cpu(jnp.eye(3, 8)),
+        "experts_gate_up": on_a_cpu(jnp.ones((3, 2, 16, 8)).at[2].set(jnp.nan)),
+        "experts_down": on_a_cpu(jnp.ones((3, 8, 16)).at[2].set(jnp.nan)),
     }
     module = MixtureOfExperts(spec, arrays.get)
     padded, bare = module(x, jnp.int32(3)), module(x[:3], jnp.int32(3))

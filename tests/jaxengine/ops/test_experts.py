@@ -19,6 +19,7 @@ from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.weights.quantization import FORMATS, quantize_weight
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}  # of outputs of about 1
+ON_GPU, ON_CPU = WeightLayout(stacked=1, kernels=True), WeightLayout(stacked=1, flat=True)
 
 
 def routing(kind: str, tokens: int, used: int, count: int) -> np.ndarray:
@@ -83,17 +84,8 @@ def in_8_bits(matrix: Any, quantize: str) -> tuple[Any, Any, Any]:
     return weight.values, weight.scales, weight.values.astype(jnp.float32) * weight.scales[..., None]
 
 
-def stacks(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
-    """The two stacks as a GPU has them."""
-    layout = WeightLayout(stacked=1, kernels=True)
+def stacks(gate_up: Any, down: Any, *scales: Any, layout: WeightLayout = ON_GPU) -> list[Weight]:
     return [Weight(each, layout, scale) for each, scale in zip((gate_up, down), scales or (None, None), strict=True)]
-
-
-def turned(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
-    """The two stacks as a CPU has them."""
-    layout = WeightLayout(stacked=1, input_major=True, flat=True)
-    values = gate_up.transpose(0, 3, 1, 2), down.transpose(0, 2, 1)
-    return [Weight(each, layout, scale) for each, scale in zip(values, scales or (None, None), strict=True)]
 
 
 def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any, bias: Any = 0.0) -> np.ndarray:
@@ -160,7 +152,9 @@ def test_the_kernels_add_each_expert_s_bias(tokens: int, inner: int) -> None:
 def test_the_loop_adds_the_biases_of_both_products(tokens: int) -> None:
     chosen, biases = routing("padding", tokens, 2, 16), ExpertBiases(drawn_bias(16, 2, 40), drawn_bias(16, 24))
     x, weights, gate_up, down = arrays(tokens, 2, 16, 24, 40, 2, "float32")
-    out = jax.jit(ExpertMLPs(Activated()))(x, weights, jnp.asarray(chosen), *turned(gate_up, down), biases)
+    out = jax.jit(ExpertMLPs(Activated()))(
+        x, weights, jnp.asarray(chosen), *stacks(gate_up, down, layout=ON_CPU), biases
+    )
     pairs, real = one_by_one(x, chosen, gate_up, down, biases.gate_up), chosen < 16
     pairs[real] += np.asarray(biases.down, np.float64)[chosen[real]]
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
@@ -174,7 +168,7 @@ def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> 
     x, weights, *matrices = arrays(tokens, 2, 16, 24, 40, 2, "float32")
     (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
     loop = jax.jit(ExpertMLPs(Activated()))
-    out = loop(x, weights, jnp.asarray(chosen), *turned(up, down, up_scale, down_scale))
+    out = loop(x, weights, jnp.asarray(chosen), *stacks(up, down, up_scale, down_scale, layout=ON_CPU))
     pairs = one_by_one(x, chosen, exact_up, exact_down)
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
     np.testing.assert_allclose(out, expected, atol=2e-4, rtol=0)
@@ -186,7 +180,7 @@ def test_the_loop_computes_each_pair_s_own_expert(kind: str, tokens: int) -> Non
     chosen = routing(kind, tokens, 2, 16)
     x, weights, gate_up, down = arrays(tokens, 2, 16, 24, 40, 2, "float32")
     mlps = ExpertMLPs(Activated())
-    out = jax.jit(mlps)(x, weights, jnp.asarray(chosen), *turned(gate_up, down))
+    out = jax.jit(mlps)(x, weights, jnp.asarray(chosen), *stacks(gate_up, down, layout=ON_CPU))
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), one_by_one(x, chosen, gate_up, down))
     np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
 

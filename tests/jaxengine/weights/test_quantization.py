@@ -109,10 +109,10 @@ def test_logits_are_those_of_transformers_with_the_same_weights(tiny: Tiny, quan
     np.testing.assert_allclose(torch.from_numpy(ours).log_softmax(-1), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("input_major", [True, False])
-def test_a_product_with_8_bits_does_not_overflow_half_precision(input_major: bool) -> None:
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_product_with_8_bits_does_not_overflow_half_precision(flat: bool) -> None:
     """127 x 16 x 64 is beyond f16, what the scale makes of it is not."""
-    layout = WeightLayout(input_major=input_major, flat=input_major, format=FORMATS["int8"])
+    layout = WeightLayout(flat=flat, format=FORMATS["int8"])
     values, scales = jnp.full((64, 64), 127, jnp.int8), jnp.full(64, 1e-3, jnp.float32)
     linear = Linear(Weight(values, layout, scales), None)
     y = linear(jnp.full((1, 64), 16, jnp.float16))
