@@ -118,10 +118,10 @@ def _two_rows(x: Array) -> Array:
 
 def _dot(x: Array, weight: Array, dtype: jnp.dtype) -> Array:
     """In f32 the weight is the left side, which is read as it lies; XLA would pack a right side into tiles, in every
-    step. The barrier keeps it from exchanging the two.
+    step. The barriers keep it from exchanging the two, and what stands between two products turned as they are.
     """
-    contracted = (((1,), (1,)), ((), ()))
     if weight.dtype != jnp.float32:
-        return jax.lax.dot_general(x, weight, contracted, preferred_element_type=dtype)
-    turned = jax.lax.dot_general(weight, x, contracted, preferred_element_type=dtype)  # [out, T]
-    return jax.lax.optimization_barrier(turned).T
+        return jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=dtype)
+    turned = jax.lax.optimization_barrier(x.T)  # [in, T]
+    product = jax.lax.dot_general(weight, turned, (((1,), (0,)), ((), ())), preferred_element_type=dtype)  # [out, T]
+    return jax.lax.optimization_barrier(product).T
