@@ -61,7 +61,7 @@ def _written_out(
     for name, format in formats.items():
         parameter = table[name]
         share = shared_sizes(parameter, devices)
-        if not parameter.stacked and weight_layout(parameter, device, format.values, format, share).grouped:
+        if not parameter.stacked and weight_layout(parameter, device, format, share).grouped:
             yield share
 
 

@@ -97,7 +97,7 @@ def _load(source: ParameterSource, table: dict[str, Parameter], device: DeviceTr
     """A parameter in f32."""
     parameter = table[name]
     array = jnp.asarray(np.asarray(source.read(name, ()), np.float32))
-    return Weight(array, weight_layout(parameter, device, "float32")) if parameter.inputs else array
+    return Weight(array, weight_layout(parameter, device)) if parameter.inputs else array
 
 
 def _matrix(weight: Weight) -> Array:

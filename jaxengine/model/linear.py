@@ -37,11 +37,10 @@ Product = Callable[[Array, Weight], Array]
 def weight_layout(
     parameter: Parameter,
     device: DeviceTraits,
-    dtype: str,
     format: WeightFormat | None = None,
     share: tuple[int, int] = (0, 0),
 ) -> WeightLayout:
-    """How `device` stores the matrix `parameter` with values of `dtype`.
+    """How `device` stores the matrix `parameter`.
 
     Args:
         share: outputs and inputs of a device's share, where there is a `format`.

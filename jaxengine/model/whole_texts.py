@@ -64,7 +64,7 @@ def _parameters(spec: ModelSpec, weights: Mapping[str, Array]) -> dict[str, Any]
     made: dict[str, Any] = {}
     for name, parameter in parameter_table(spec).items():
         array = weights[name]
-        layout = weight_layout(parameter, ANY_DEVICE, array.dtype.name)
+        layout = weight_layout(parameter, ANY_DEVICE)
         made[name] = Weight(array, layout) if parameter.inputs else array
     made.setdefault("head", made["embedding"])
     return made

@@ -30,8 +30,8 @@ def in_order(x: Array, order: Array | None) -> Array:
 class WeightLayout:
     """How the values of a weight lie in memory, and what they stand for.
 
-    The parameter table has `[stacked…, out…, in…]`. Scales and zeros are always `[stacked…, out…]`, with an axis of
-    groups at the end where the format has groups.
+    Values are `[stacked…, out…, in…]`, as in the parameter table. Scales and zeros are `[stacked…, out…]`, with an axis
+    of groups at the end where the format has groups.
 
     inputs: how many axes a product contracts.
     stacked: how many axes number whole matrices.

@@ -75,7 +75,7 @@ def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits
     if not parameter.inputs:
         return _shape(parameter, mesh, parameter.dtype or dtype)
     share = shared_sizes(parameter, mesh.size)
-    layout = weight_layout(parameter, device, format.values if format else dtype, format, share)
+    layout = weight_layout(parameter, device, format, share)
     if layout.grouped and format is not None:
         return _abstract_grouped(parameter, mesh, layout, format)
     values = _shape(parameter, mesh, format.values if format else dtype)
@@ -193,16 +193,13 @@ def load_drafter(
     table = spec.parameters()
 
     def load(name: str, target: Any) -> Any:
-        shape = table[name].shape
+        sizes = table[name].shape
 
         def read(index: tuple[slice, ...]) -> np.ndarray:
             """The source may have more guesses than `spec`, so no slice is open."""
-            return source.read(name, tuple(slice(*each.indices(n)[:2]) for each, n in zip(index, shape, strict=True)))
+            return source.read(name, tuple(slice(*each.indices(n)[:2]) for each, n in zip(index, sizes, strict=True)))
 
-        if not isinstance(target, Weight):
-            return _fill(target, target.dtype, read)
-        values = target.values
-        return replace(target, values=_fill(values, values.dtype, read))
+        return jax.tree.map(lambda shape: _fill(shape, shape.dtype, read), target)
 
     return {name: load(name, target) for name, target in abstract_drafter(spec, mesh, dtype, device).items()}
 
@@ -228,10 +225,8 @@ def _filled(target: Weight, stored: StoredWeight) -> Weight:
 
     def filled(component: Component) -> Array:
         shape = getattr(target, component)
-        if component != "values":
-            return _fill(shape, shape.dtype, partial(stored.read, component))
-        read = partial(stored.read, "words" if shape.dtype == WORDS else "values")
-        return _fill(shape, shape.dtype, read)
+        words = component == "values" and shape.dtype == WORDS
+        return _fill(shape, shape.dtype, partial(stored.read, "words" if words else component))
 
     arrays: dict[str, Any] = {component: filled(component) for component in stored.format.dtypes}
     return replace(target, **arrays)

@@ -214,7 +214,7 @@ def _groups_first(array: Array, outputs: int, stacked: int) -> Array:
 
 
 def quantize_weight(layout: WeightLayout, array: Array) -> Weight:
-    """`array`, laid out as the values of `layout`, with a scale for each output channel or group of inputs."""
+    """`array` [stacked…, out…, in…] with a scale for each output channel or group of inputs."""
     format = layout.format
     assert format is not None and format.zeros is None
     if format.group:

@@ -106,7 +106,7 @@ def matrices(shape: Shape, dtype: str, format: WeightFormat | None) -> Stored:
     sizes = (shape.count, 2, shape.ffn, shape.hidden), (shape.count, shape.hidden, shape.ffn)
     made = []
     for key, size in zip(jax.random.split(jax.random.key(0)), sizes, strict=True):
-        layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, dtype, format, size[-2:])
+        layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, format, size[-2:])
         drawn = jax.random.normal(key, size, dtype) * size[-1] ** -0.5
         made.append(jax.jit(partial(make_weight, layout))(drawn) if format else Weight(drawn, layout))
     return made[0], made[1]

@@ -99,8 +99,7 @@ def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...]) 
 def drawn(shape: Shape, format: WeightFormat | None) -> Weight:
     """A random matrix as a GPU holds it."""
     parameter = Parameter(shape.axes, (None,) * len(shape.axes), 1)
-    values = "bfloat16" if format is None else format.values
-    layout = weight_layout(parameter, H200, values, format, (shape.outputs, shape.inputs))
+    layout = weight_layout(parameter, H200, format, (shape.outputs, shape.inputs))
     if format is None or format in (FORMATS | FOUR_BITS).values():
         matrix = jax.random.normal(jax.random.key(0), parameter.shape, jnp.bfloat16) * shape.inputs**-0.5
         if format is None:

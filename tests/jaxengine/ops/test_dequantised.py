@@ -37,7 +37,7 @@ def drawn(format: WeightFormat, inputs: int = INPUTS) -> Weight:
     shared = parameter.component("scales", format).shape
     scales = jnp.asarray(draw.uniform(1e-3, 2e-3, shared), format.scales)
     zeros = None if format.zeros is None else jnp.asarray(draw.uniform(0, 16, shared), format.zeros)
-    layout = weight_layout(parameter, H200, format.values, format, (OUTPUTS, inputs))
+    layout = weight_layout(parameter, H200, format, (OUTPUTS, inputs))
     return group_weight(layout, Weight(values, layout, scales, zeros))
 
 

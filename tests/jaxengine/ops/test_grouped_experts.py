@@ -52,7 +52,7 @@ def stack(format: WeightFormat, *shape: int) -> tuple[Weight, np.ndarray]:
     dense = (numbers - base) * np.repeat(scales.astype(np.float64), group, -1)
     per_group = (each if each is None or format.group else each[..., 0] for each in (scales, zeros))
     plain = (each if each is None else jnp.asarray(each) for each in per_group)
-    layout = weight_layout(parameter, H200, format.values, format, (math.prod(shape[1:-1]), shape[-1]))
+    layout = weight_layout(parameter, H200, format, (math.prod(shape[1:-1]), shape[-1]))
     return group_weight(layout, Weight(values, replace(layout, grouped=0, plane=0), *plain)), dense
 
 
@@ -116,7 +116,7 @@ def channels(format: WeightFormat, *shape: int) -> tuple[Weight, np.ndarray]:
         return stack(format, *shape)
     draw, parameter = np.random.default_rng(0), Parameter(shape, (None,) * len(shape), 1, stacked=1)
     values, scales = draw.integers(-127, 128, shape), draw.uniform(1e-4, 1e-3, shape[:-1]).astype(np.float32)
-    layout = weight_layout(parameter, H200, format.values, format)
+    layout = weight_layout(parameter, H200, format)
     return Weight(jnp.asarray(values, jnp.int8), layout, jnp.asarray(scales)), values * scales[..., None].astype(float)
 
 

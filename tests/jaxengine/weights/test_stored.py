@@ -161,8 +161,8 @@ def test_a_cpu_keeps_4_bits_with_a_scale_a_channel_in_8() -> None:
 @pytest.mark.parametrize(("outputs", "inputs"), [(24, 256), (64, 96)])
 def test_4_bits_that_do_not_divide_into_planes_are_held_in_8(outputs: int, inputs: int) -> None:
     matrix = Parameter((outputs, inputs), (None, None), 1)
-    assert not linear.weight_layout(matrix, H200, "int8", CHANNELS, (outputs, inputs)).grouped
-    assert linear.weight_layout(matrix, H200, "int8", CHANNELS, (64, 256)).grouped
+    assert not linear.weight_layout(matrix, H200, CHANNELS, (outputs, inputs)).grouped
+    assert linear.weight_layout(matrix, H200, CHANNELS, (64, 256)).grouped
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_bytes_lie_in_planes_where_they_divide_but_not_those_of_experts(
     shape: tuple[int, ...], stacked: int, format: WeightFormat, plane: int, by_kernel: bool
 ) -> None:
     matrix = Parameter(shape, (None,) * len(shape), 1, stacked=stacked)
-    layout = linear.weight_layout(matrix, H200, format.values, format, (shape[-2], shape[-1]))
+    layout = linear.weight_layout(matrix, H200, format, (shape[-2], shape[-1]))
     assert (layout.plane, layout.grouped > 0) == (plane, by_kernel)
 
 
@@ -190,7 +190,7 @@ def test_bytes_lie_in_planes_where_they_divide_but_not_those_of_experts(
 def test_xla_multiplies_bytes_where_our_kernels_do_not_run(format: WeightFormat) -> None:
     matrix = Parameter((64, 256), (None, None), 1)
     for device in (DeviceTraits("gpu", "Tesla T4", (7, 5)), DeviceTraits("gpu", "of another maker")):
-        layout = linear.weight_layout(matrix, device, format.values, format, (64, 256))
+        layout = linear.weight_layout(matrix, device, format, (64, 256))
         assert layout.format == format and not (layout.plane or layout.grouped)
 
 
