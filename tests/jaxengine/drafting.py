@@ -52,13 +52,13 @@ def speculator(engine: Engine, chosen: ForcedDrafts | None) -> Iterator[Any]:
         engine.scheduler.speculator = own
 
 
-def assert_same(ours: Answer, theirs: Answer, request: Request) -> None:
-    """All that a client is told, logprobs within what another shape of a step rounds differently."""
+def assert_same(ours: Answer, theirs: Answer, request: Request, within: float = 1e-4) -> None:
+    """All that a client is told, logprobs `within` what another shape of a step rounds differently."""
     assert (ours.ids, ours.finish, ours.error) == (theirs.ids, theirs.finish, theirs.error), request.params
     for mine, other in zip([*ours.tokens, *ours.prompt[1:]], [*theirs.tokens, *theirs.prompt[1:]], strict=True):
-        assert mine.logprob == pytest.approx(other.logprob, abs=1e-4), request.params
+        assert mine.logprob == pytest.approx(other.logprob, abs=within), request.params
         assert [token for token, _ in mine.top] == [token for token, _ in other.top]
-        assert [logprob for _, logprob in mine.top] == pytest.approx([logprob for _, logprob in other.top], abs=1e-4)
+        assert [logprob for _, logprob in mine.top] == pytest.approx([logprob for _, logprob in other.top], abs=within)
 
 
 def plans_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:

