@@ -82,21 +82,21 @@ class DeviceState:
     # --- by kind of executable ----------------------------------------------------------------------------------
 
     def _allocate(self, name: Hashable) -> None:
-        self.layers = self.slot_state = self.sampler_state = None  # their memory goes before the new one is asked for
+        give_back(self.layers, self.slot_state, self.sampler_state)
         self.layers, self.slot_state, self.sampler_state = self.executables[name]()
         if not (self.on_host or self.room):
             self.room = small_room(self.replicated.addressable_devices)
 
     def _allocate_adapters(self, name: Hashable) -> None:
-        self.adapters = {}
+        give_back(self.adapters)
         self.adapters = self.executables[name]()
 
     def _allocate_draft(self, name: Hashable) -> None:
-        self.draft_layers = None
+        give_back(self.draft_layers)
         self.draft_layers = self.executables[name]()
 
     def _allocate_images(self, name: Hashable) -> None:
-        self.pool = None
+        give_back(self.pool)
         self.pool = self.executables[name]()
 
     def _see(self, name: tuple[str, EncodeShape], *arrays: np.ndarray) -> None:
@@ -215,6 +215,14 @@ LAUNCHES: Mapping[str, Callable[..., Any]] = {
 def kind_of(name: Hashable) -> str:
     """What an executable does, of whatever size it is."""
     return name[0] if isinstance(name, tuple) else str(name)
+
+
+def give_back(*trees: Any) -> None:
+    """Free the memory of arrays before that of new ones is asked for, whoever still refers to them: the traceback of a
+    failed launch does, to the caches that it was given.
+    """
+    for array in jax.tree.leaves(trees):
+        array.delete()
 
 
 def put(values: Any, sharding: Sharding) -> Any:

@@ -4,6 +4,7 @@
 """
 
 import csv
+import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,9 @@ UNITS = {"seconds": 1e-9}  # of what `ncu` tells in base units
 # Kernels one by one: `ncu` repeats each until it has read all counters. It leaves the device's clocks alone.
 OPTIONS = ["--csv", "--page=raw", "--print-units=base", "--clock-control=none", "--kernel-name=regex:grouped"]
 
+# `ncu` keeps all memory that a kernel can reach before it runs the first time. JAX would hold nearly all of a device's.
+TAKES_LITTLE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
 
 def run(record: Record, scale: Scale) -> None:
     if scale.name != "full" or shutil.which("ncu") is None:  # JAX is not asked: it would take the device's memory here
@@ -53,7 +57,7 @@ def run(record: Record, scale: Scale) -> None:
         told = Path(directory) / "told.csv"
         metrics = ",".join(METRICS.values())
         command = ["ncu", *OPTIONS, f"--metrics={metrics}", f"--log-file={told}", sys.executable, "-m", __name__]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **TAKES_LITTLE})
         products = [{"weights": name, "tokens": tokens, "shape": shape.name} for name, tokens, shape in cases()]
         text = told.read_text() if told.exists() else ""
         rows = list(read(text))

@@ -30,6 +30,13 @@ def test_only_an_nvidia_gpu_has_a_capability(said: str, capability: tuple[int, i
     assert traits.kernels and not traits.on_host
 
 
+@pytest.mark.parametrize(
+    ("said", "kib"), [("8.0", 163), ("8.6", 99), ("8.9", 99), ("9.0", 227), ("10.0", 163), ("10.3", 163), ("12.0", 99)]
+)
+def test_products_take_the_shared_memory_that_their_gpu_has_use_for(said: str, kib: int) -> None:
+    assert DeviceTraits.of(Gpu(said)).shared_memory == kib
+
+
 AMD, INTEL = "vendor_id\t: AuthenticAMD\n", "vendor_id\t: GenuineIntel\n"
 
 

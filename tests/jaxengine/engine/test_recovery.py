@@ -4,13 +4,16 @@ The failing runner is the real one: it launches the step, which donates the cach
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
 
 import pytest
+from jax import Array
 
 from jaxengine.cache.page_tables import Fork
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.engine.fault_isolation import CulpritSearch
+from jaxengine.executor.device_state import kind_of
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
@@ -102,6 +105,26 @@ class NanRunner:
             if row.sequence.request.id == self.culprit and position >= row.sequence.prompt_length + self.after:
                 results.sampled.finite[i] = False
         return results
+
+
+class NoMemory:
+    """`executables`, of which the first step finds no memory: it donates nothing, and its arguments stay with it."""
+
+    def __init__(self, executables: Mapping[Hashable, Any]) -> None:
+        self.executables = executables
+        self.caches: tuple[Array, ...] = ()
+        self.alive: list[bool] = []  # of these, once new ones are asked for
+
+    def __getitem__(self, name: Hashable) -> Any:
+        if kind_of(name) == "backbone" and not self.caches:
+            return self._step
+        if name == "allocate":
+            self.alive = [not cache.is_deleted() for cache in self.caches]
+        return self.executables[name]
+
+    def _step(self, leaves: object, adapters: object, caches: tuple[Array, ...], *others: object) -> None:
+        self.caches = caches
+        raise MemoryError
 
 
 def holds(*culprits: int) -> Fails:
@@ -239,6 +262,18 @@ def test_caches_that_cannot_be_rebuilt_end_the_engine(engine: Engine, monkeypatc
     monkeypatch.setattr(runner, "reset", no_memory)
     with pytest.raises(EngineFailure, match="cannot be rebuilt"):
         serve(engine, REQUESTS)
+
+
+def test_caches_of_a_step_that_found_no_memory_are_gone_before_there_are_new_ones(
+    engine: Engine, expected: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them would not fit."""
+    state = engine.runner.state
+    executables = NoMemory(state.executables)  # type: ignore[arg-type]
+    monkeypatch.setattr(state, "executables", executables)
+    answers = serve(engine, REQUESTS[:2])
+    assert executables.alive == [False, False]
+    assert {number: answer.ids for number, answer in answers.items()} == {n: expected[n].ids for n in answers}
 
 
 def test_logits_that_are_not_finite_end_their_own_request_only(engine: Engine, expected: Answers) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import jax
 
+from jaxengine.capacity.compiler import described, described_devices
+from jaxengine.capacity.gpus import GPUS, Gpu
+from jaxengine.device import DeviceTraits
 from jaxengine.model.mlp import Activated
 from jaxengine.ops.packing import codes_in_word, plane_of
 from jaxengine.ops.triton import grouped
@@ -35,9 +38,14 @@ def compile_product(
     dtype: str = "bfloat16",
     shared: int = grouped.HOPPER_SHARED,
     gated: bool = False,
+    gpu: Gpu | None = None,
 ) -> dict[str, Any]:
-    """Codes of 4 bits, or 8-bit `values`; of a gate and what it multiplies if `gated`."""
-    sharding = replicated(make_mesh(1, h200.devices(1)))
+    """Codes of 4 bits, or 8-bit `values`; of a gate and what it multiplies if `gated`. For another `gpu` than an H200
+    nothing is told, only compiled.
+    """
+    devices = described_devices(described(gpu), 1) if gpu else h200.devices(1)
+    shared = DeviceTraits("gpu", gpu.name, gpu.capability).shared_memory if gpu else shared
+    sharding = replicated(make_mesh(1, devices))
 
     def array(*shape: int, dtype: str) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -59,6 +67,9 @@ def compile_product(
         parts=2 if gated else 1,
     )
     lowered = jax.jit(product).lower(array(tokens, inputs, dtype=dtype), matrix, scales, base)
+    if gpu:
+        lowered.compile()
+        return {}
     return h200.once(judge, lowered, {})  # type: ignore[no-any-return]
 
 
@@ -139,7 +150,13 @@ CHUNKS = {  # of which a chunk at a time is written out
     "int8": partial(compile_product, 2048, values="int8", group=INPUTS),
     "fp8": partial(compile_product, 2048, values="float8_e4m3fn", group=INPUTS),
 }
-KINDS = {"products": PRODUCTS, "chunks": CHUNKS}
+B200S = {  # the tiles that take most
+    "int4, groups of 32": partial(compile_product, 128, group=32, outputs=28672, gated=True, gpu=GPUS["b200"]),
+    "table": partial(compile_product, 128, group=64, table=NF4, outputs=28672, gated=True, gpu=GPUS["b200"]),
+    "int8": partial(compile_product, 128, values="int8", group=INPUTS, outputs=28672, gated=True, gpu=GPUS["b200"]),
+    "int8 in groups": partial(compile_product, 128, values="int8", outputs=28672, gated=True, gpu=GPUS["b200"]),
+}
+KINDS = {"products": PRODUCTS, "chunks": CHUNKS, "b200": B200S}
 
 if __name__ == "__main__":
     told = {kind: {name: make() for name, make in each.items()} for kind, each in KINDS.items()}
