@@ -47,6 +47,7 @@ UNSUPPORTED = (
     *("megatron_config",),
 )
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that also changed the base's weights
+KEEPS_BASE = ("none", "true", "false", "gaussian", "eva", "orthogonal", "mica")  # all others of PEFT 0.21
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,11 @@ def _check(config: Config) -> None:
     for key in UNSUPPORTED:
         if config.get(key):
             raise config.error(key, "is not supported")
-    began = str(config.get("init_lora_weights") or "").lower()
+    began = str(config.get("init_lora_weights")).lower()
     if began.startswith(CHANGES_BASE):
         raise config.error("init_lora_weights", "is not supported: the base's own weights were changed with it")
+    if began not in KEEPS_BASE:
+        raise config.error("init_lora_weights", "is not known, so it may have changed the base's own weights")
 
 
 def _tensors(directory: Path) -> Tensors:
