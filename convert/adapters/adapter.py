@@ -105,7 +105,12 @@ def open_adapter(directory: Path) -> Adapter:
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{directory}: no {CONFIG}")
     stamps = _stamps(directory)
-    adapter = _open(directory)
+    try:
+        adapter = _open(directory)
+    except CheckpointError as error:
+        if str(error).startswith(tuple(WEIGHTS)):  # which file of one directory; but others may hold an adapter too
+            raise CheckpointError(f"{directory}/{error}", exit_code=error.exit_code) from error
+        raise
     if _stamps(directory) != stamps:
         raise CheckpointError(f"{directory}: changed while it was read; try again when it is written")
     return adapter

@@ -110,7 +110,7 @@ def test_damaged_tensors_are_refused_by_name(changed: Callable[[Any], Any], said
     change_tensors(adapter, changed)
     with pytest.raises(CheckpointError) as error:
         open_adapter(adapter)
-    assert said in str(error.value)
+    assert said in str(error.value) and str(adapter) in str(error.value)
 
 
 def test_files_must_be_there(adapter: Path) -> None:
