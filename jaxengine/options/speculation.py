@@ -34,6 +34,7 @@ NO_EFFECT = (
 # Its fields of which these values ask for what is done here, and no others are served.
 SERVED_VALUES: dict[str, tuple[Any, ...]] = {
     "parallel_drafting": (False,),
+    "enable_adaptive_verification": (True, False),  # no draft is verified that does not pay
     "use_heterogeneous_vocab": (False,),
     "draft_sample_method": ("greedy",),
     "rejection_sample_method": ("standard", "strict"),

@@ -58,6 +58,11 @@ FIVE = '{"num_speculative_tokens": 5}'
         (None, '{"method": "ngram_gpu", "num_speculative_tokens": 4}', Speculation(4, "ngram")),
         (None, '{"method": "suffix"}', Speculation(24, "suffix")),
         (6, '{"method": "suffix"}', Speculation(6, "suffix")),
+        (
+            None,
+            '{"method": "suffix", "num_speculative_tokens": 8, "enable_adaptive_verification": true}',
+            Speculation(8, "suffix"),
+        ),
         (None, '{"method": "suffix", "num_speculative_tokens": 32}', Speculation(32, "suffix")),
         (
             None,
