@@ -47,6 +47,7 @@ UNSUPPORTED = (
     *("megatron_config",),
 )
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that also changed the base's weights
+KEEPS_BASE = ("none", "true", "false", "gaussian", "eva", "orthogonal", "mica")  # all others of PEFT 0.21
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,12 @@ def open_adapter(directory: Path) -> Adapter:
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{directory}: no {CONFIG}")
     stamps = _stamps(directory)
-    adapter = _open(directory)
+    try:
+        adapter = _open(directory)
+    except CheckpointError as error:
+        if str(error).startswith(tuple(WEIGHTS)):  # which file of one directory; but others may hold an adapter too
+            raise CheckpointError(f"{directory}/{error}", exit_code=error.exit_code) from error
+        raise
     if _stamps(directory) != stamps:
         raise CheckpointError(f"{directory}: changed while it was read; try again when it is written")
     return adapter
@@ -151,9 +157,11 @@ def _check(config: Config) -> None:
     for key in UNSUPPORTED:
         if config.get(key):
             raise config.error(key, "is not supported")
-    began = str(config.get("init_lora_weights") or "").lower()
+    began = str(config.get("init_lora_weights")).lower()
     if began.startswith(CHANGES_BASE):
         raise config.error("init_lora_weights", "is not supported: the base's own weights were changed with it")
+    if began not in KEEPS_BASE:
+        raise config.error("init_lora_weights", "is not known, so it may have changed the base's own weights")
 
 
 def _tensors(directory: Path) -> Tensors:

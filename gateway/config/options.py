@@ -17,7 +17,7 @@ from gateway.config.ngrok_options import OF_NGROK, NgrokOptions
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.group import GroupOptions
 from jaxengine.options.option import UsageError, flag, option
-from jaxengine.options.speculation import decide
+from jaxengine.options.speculation import decide, without_effect
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
@@ -295,6 +295,8 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions, ImageOptions, Ngr
             lines += [f"{flag(row.name)} has no effect without --ngrok" for row in given if row.name in OF_NGROK]
         if self.nnodes == 1:
             lines += [f"{flag(row.name)} has no effect without --nnodes" for row in given if row.name in OF_GROUPS]
+        for field in without_effect(self.speculative_config):
+            lines.append(f"--speculative-config: {field} has no effect: a drafter is computed as the model is")
         return lines
 
 

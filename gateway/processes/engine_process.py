@@ -110,7 +110,7 @@ def _with_location(config: str | None) -> str | None:
     drafter = Speculation.parse(config).model if config else None
     if config is None or drafter is None:
         return config
-    return json.dumps({**json.loads(config), "model": _location(drafter)})
+    return json.dumps({**json.loads(config), "model": _location(drafter), "revision": None})  # the model's name has it
 
 
 def _location(model_id: str | None) -> str | None:

@@ -12,7 +12,9 @@ MAX_CACHED_REQUESTS = 1_000_000
 MAX_PATH = 4096  # as the kernel's
 NGRAM, SUFFIX, DRAFT_MODEL = "ngram", "suffix", "draft_model"
 LEARNT = ("medusa", "mlp_speculator", "eagle", "eagle3", DRAFT_MODEL)
-NOT_SERVED = ("mtp", "dflash", "peagle")  # vLLM's other methods
+NOT_SERVED = ("mtp", "dflash", "dspark", "peagle", "extract_hidden_states", "custom_class")  # vLLM's other methods
+OF_FAMILIES = "_mtp"  # the end of vLLM's names for the first of these
+OTHER_NAMES = {"ngram_gpu": NGRAM}  # vLLM's, of the same guesses computed elsewhere
 NGRAM_MODELS = (NGRAM, "[ngram]")  # vLLM takes them as `model` where there is no `method`
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 OWN_FIELDS = {  # of the methods that have some
@@ -23,6 +25,19 @@ OWN_FIELDS = {  # of the methods that have some
         "suffix_decoding_max_spec_factor",
         "suffix_decoding_min_token_prob",
     ),
+}
+# vLLM's fields of how a drafter is computed, which changes no answer: here it is computed as the model is.
+NO_EFFECT = (
+    *("draft_tensor_parallel_size", "enforce_eager", "max_model_len", "code_revision", "attention_backend"),
+    *("moe_backend", "disable_padded_drafter_batch", "use_local_argmax_reduction"),
+)
+# Its fields of which these values ask for what is done here, and no others are served.
+SERVED_VALUES: dict[str, tuple[Any, ...]] = {
+    "parallel_drafting": (False,),
+    "enable_adaptive_verification": (True, False),  # no draft is verified that does not pay
+    "use_heterogeneous_vocab": (False,),
+    "draft_sample_method": ("greedy",),
+    "rejection_sample_method": ("standard", "strict"),
 }
 
 
@@ -89,7 +104,7 @@ class Speculation:
     @classmethod
     def parse(cls, text: str) -> "Speculation":
         """Of JSON. Raises ValueError, naming what is wrong."""
-        config = _object(text)
+        config = _in_our_fields(_object(text))
         if "method" not in config and config.get("model") in NGRAM_MODELS:
             config["method"] = NGRAM
             del config["model"]
@@ -103,6 +118,32 @@ class Speculation:
         if not counts and "num_speculative_tokens" not in config:
             raise ValueError("must have num_speculative_tokens")
         return cls(**config) if learnt else cls(**_with_lookup(config))
+
+
+def without_effect(config: str | None) -> list[str]:
+    """The fields of the JSON `config` that are taken and change nothing."""
+    return [name for name in _object(config or "{}") if name in NO_EFFECT]
+
+
+def _in_our_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """`config` without the fields of vLLM's that ask for nothing else, and with its `revision` behind the model."""
+    for name, served in SERVED_VALUES.items():
+        if name in config and (value := config[name]) not in served:
+            raise ValueError(f"{name} {value!r} is not served; served is {' or '.join(map(json.dumps, served))}")
+    made = {name: value for name, value in config.items() if name not in (*NO_EFFECT, *SERVED_VALUES)}
+    if isinstance(method := made.get("method"), str):
+        made["method"] = OTHER_NAMES.get(method, method)
+    if "revision" in made:
+        made["model"] = _of_revision(made.get("model"), made.pop("revision"))
+    return made
+
+
+def _of_revision(model: object, revision: object) -> str:
+    if not isinstance(model, str) or "@" in model:
+        raise ValueError("has revision, which goes with a model that has no @revision of its own")
+    if not isinstance(revision, str) or not revision:
+        raise ValueError(f"revision must be a branch, a tag or a commit, got {revision!r}")
+    return f"{model}@{revision}"
 
 
 def _with_lookup(config: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +173,8 @@ def _object(text: str) -> dict[str, Any]:
 
 def _check_method(method: object) -> None:
     if method is not None and method not in (served := (NGRAM, *LEARNT, SUFFIX)):
-        problem = "served" if method in NOT_SERVED else "known"
+        of_vllm = method in NOT_SERVED or (isinstance(method, str) and method.endswith(OF_FAMILIES))
+        problem = "served" if of_vllm else "known"
         raise ValueError(f"method {method!r} is not {problem}; served are {', '.join(served)}")
 
 

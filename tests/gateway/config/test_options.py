@@ -176,6 +176,12 @@ def test_an_option_without_effect_is_accepted_with_one_warning(name: str) -> Non
     assert warning.endswith(ROWS[name].metadata["help"])
 
 
+def test_a_field_of_speculation_without_effect_is_named() -> None:
+    config = '{"model": "org/eagle", "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2}'
+    [warning] = parse([f"--speculative-config={config}"], {}).warnings
+    assert warning.startswith("--speculative-config: draft_tensor_parallel_size has no effect: ")
+
+
 def test_options_with_an_effect_are_accepted_without_warning() -> None:
     no_effect = {name for name, row in ROWS.items() if row.metadata["no_effect"]} | {"max_input_length"}
     no_effect |= {"replicas"}  # they do not go with --nnodes

@@ -124,6 +124,7 @@ def test_a_drafter_reaches_the_engine_by_its_absolute_path_and_an_id_as_it_is(
         ({"model": "heads", "num_speculative_tokens": 2}, Speculation(2, model=f"{tmp_path}/heads")),
         ({"model": "./heads", "method": "medusa"}, Speculation(method="medusa", model=f"{tmp_path}/heads")),
         ({"model": "org/heads@v1", "method": None}, Speculation(model="org/heads@v1")),
+        ({"model": "org/heads", "revision": "v1"}, Speculation(model="org/heads@v1")),
         ({"model": "ngram", "num_speculative_tokens": 2}, Speculation(2, "ngram")),
         ({"model": "[ngram]", "num_speculative_tokens": 2}, Speculation(2, "ngram")),
     ):

@@ -6,7 +6,7 @@ import pytest
 
 from jaxengine.options.command_line import parse
 from jaxengine.options.option import UsageError
-from jaxengine.options.speculation import NOT_SERVED, Speculation, decide
+from jaxengine.options.speculation import NOT_SERVED, Speculation, decide, without_effect
 from jaxengine.options.table import EngineOptions
 
 FIVE = '{"num_speculative_tokens": 5}'
@@ -43,8 +43,26 @@ FIVE = '{"num_speculative_tokens": 5}'
             Speculation(3, "eagle3", model="org/eagle"),
         ),
         (None, '{"method": "eagle", "model": "org/eagle"}', Speculation(method="eagle", model="org/eagle")),
+        (
+            None,
+            '{"method": "eagle", "model": "org/eagle", "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2}',
+            Speculation(2, "eagle", model="org/eagle"),
+        ),
+        (
+            None,
+            '{"method": "draft_model", "model": "org/small", "revision": "v1", "num_speculative_tokens": 4, '
+            '"max_model_len": 2048, "enforce_eager": true, '
+            '"parallel_drafting": false, "draft_sample_method": "greedy"}',
+            Speculation(4, "draft_model", model="org/small@v1"),
+        ),
+        (None, '{"method": "ngram_gpu", "num_speculative_tokens": 4}', Speculation(4, "ngram")),
         (None, '{"method": "suffix"}', Speculation(24, "suffix")),
         (6, '{"method": "suffix"}', Speculation(6, "suffix")),
+        (
+            None,
+            '{"method": "suffix", "num_speculative_tokens": 8, "enable_adaptive_verification": true}',
+            Speculation(8, "suffix"),
+        ),
         (None, '{"method": "suffix", "num_speculative_tokens": 32}', Speculation(32, "suffix")),
         (
             None,
@@ -116,7 +134,7 @@ def test_no_tokens_are_told_from_none_that_are_named() -> None:
     assert EngineOptions(speculate=0).speculation is EngineOptions().speculation is None
 
 
-@pytest.mark.parametrize("method", NOT_SERVED)
+@pytest.mark.parametrize("method", [*NOT_SERVED, "deepseek_mtp"])
 def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method: str) -> None:
     config = {"method": method, "model": "org/drafter", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 1}
     with pytest.raises(ValueError, match=f"method '{method}' is not served; served are ngram, medusa, mlp_speculator"):
@@ -145,6 +163,14 @@ def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method:
         ('{"model": 7}', "model must be a directory or an id on the hub, at most 4096 characters, got 7"),
         ('{"model": "a\\nb"}', "model must be a directory or an id on the hub"),
         (json.dumps({"model": "a" * 4097}), "model must be a directory or an id on the hub"),
+        ('{"model": "org/small@v1", "revision": "v2"}', "has revision, which goes with a model that has no @revision"),
+        ('{"method": "suffix", "revision": "v2"}', "has revision, which goes with a model"),
+        ('{"model": "org/small", "revision": 2}', "revision must be a branch, a tag or a commit, got 2"),
+        ('{"model": "org/small", "parallel_drafting": true}', "parallel_drafting True is not served; served is false"),
+        (
+            '{"model": "org/small", "rejection_sample_method": "synthetic"}',
+            "rejection_sample_method 'synthetic' is not served; served is",
+        ),
         ('{"model": "org/heads", "prompt_lookup_min": 2}', "has prompt_lookup_min, which only method ngram has"),
         ('{"method": "medusa", "prompt_lookup_max": 2}', "has prompt_lookup_max, which only method ngram has"),
         (
@@ -184,6 +210,12 @@ def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method:
 def test_what_cannot_be_is_refused_with_a_reason(config: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Speculation.parse(config)
+
+
+def test_fields_that_change_no_answer_are_told_by_name() -> None:
+    config = {"model": "org/small", "draft_tensor_parallel_size": 1, "enforce_eager": None, "max_model_len": 9}
+    assert without_effect(None) == []
+    assert without_effect(json.dumps(config)) == ["draft_tensor_parallel_size", "max_model_len"]
 
 
 def test_in_python_the_json_may_be_a_dict() -> None:
