@@ -20,6 +20,7 @@ from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
 from tests.tiny_quantized import FORMATS, packed, write_quantized
+from tests.tiny_vision import write_vision
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
 FAMILIES = {  # with what is special
@@ -125,6 +126,11 @@ def test_families_lay_quantised_matrices_out_as_they_do_floats(
     kept = check(write_quantized(zoo(family), tmp_path, format), format)
     assert {name.rpartition(".")[2] for name in kept} <= PROJECTIONS
     assert kept
+
+
+def test_a_quantised_product_of_a_square_of_features_lies_as_it_does_in_floats(tmp_path: Path) -> None:
+    """The features lie in another order than the model's, behind the outputs, whatever the type of the matrix."""
+    check(write_quantized(write_vision(tmp_path / "floats", "mistral3"), tmp_path, "nf4"), "nf4")
 
 
 def test_a_configuration_in_a_file_of_the_tool_s_own_counts_as_one_in_config_json(
