@@ -87,7 +87,7 @@ def method_of(config: Config) -> Method | None:
         CheckpointError: a method that is not supported, or not as it is set.
     """
     quantization = config.section(KEY)
-    if quantization is None or _only_of_cache(quantization):
+    if quantization is None or _only_of_cache(quantization) or _only_pruned(quantization):
         return None
     default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
     read = SPELLINGS.get(_plain(quantization.text(METHOD, default)))
@@ -102,9 +102,21 @@ def method_name(config: Config) -> str | None:
     return method.name if method else None
 
 
+def _only_pruned(quantization: Config) -> bool:
+    """Whether weights are floats of which many are 0: compressed-tensors then has no groups, and stores them all."""
+    if not _names(quantization, "compressed_tensors") or groups_of_weights(quantization):
+        return False
+    sparsity = quantization.section("sparsity_config")
+    return sparsity is not None and sparsity.get("format") == "dense"
+
+
+def _names(quantization: Config, *methods: str) -> bool:
+    return _plain(str(quantization.get(METHOD))) in methods
+
+
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
-    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt"):
+    if not _names(quantization, "compressed_tensors", "modelopt"):
         return False
     if quantization.get("quant_algo") or groups_of_weights(quantization):
         return False

@@ -5,6 +5,7 @@ Fused projections, rows in another order, matrices stored `[in, out]` and expert
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,24 @@ def test_a_configuration_in_a_file_of_the_tool_s_own_counts_as_one_in_config_jso
         open_model(str(directory), cache_dir=tmp_path / "cache")
     (directory / "quantize_config.json").write_text(json.dumps(quantization))
     assert open_model(str(directory), cache_dir=tmp_path / "cache").source.stored("layers.0.qkv") is not None
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config"])
+def test_weights_of_which_many_are_0_are_floats_where_all_are_stored(
+    place: str, tiny: Checkpoints, tmp_path: Path
+) -> None:
+    """As llm-compressor writes a model in 2:4 that it did not quantise."""
+    directory = Path(shutil.copytree(tiny("llama"), tmp_path / "pruned"))
+    config = json.loads((directory / "config.json").read_text())
+    sparsity = {"format": "dense", "sparsity_structure": "2:4", "targets": ["Linear"]}
+    config[place] = {"quant_method": "compressed-tensors", "config_groups": {}, "sparsity_config": sparsity}
+    (directory / "config.json").write_text(json.dumps(config))
+    model = open_model(str(directory), cache_dir=tmp_path / "cache")
+    assert model.quantization is None and model.source.stored("layers.0.qkv") is None
+    sparsity["format"] = "sparse-24-bitmask"
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="sparsity_config: format must be dense, got 'sparse-24-bitmask'"):
+        open_model(str(directory), cache_dir=tmp_path / "cache")
 
 
 def test_a_matrix_of_another_shape_than_the_model_s_is_refused(tiny: Checkpoints, tmp_path: Path) -> None:
