@@ -21,6 +21,8 @@ from convert.quantized.torchao import torchao
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
 KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
+MLX = "quantization"
+DEFAULTS = {"load_in_8bit": "bitsandbytes", "load_in_4bit": "bitsandbytes", "quant_algo": "modelopt"}  # by a key
 ROTATIONS = ("rotation_config", "spinquant_config")
 
 
@@ -86,13 +88,15 @@ def method_of(config: Config) -> Method | None:
     Raises:
         CheckpointError: a method that is not supported, or not as it is set.
     """
+    _refuse_mlx(config)
     quantization = config.section(KEY)
     if quantization is None or _only_of_cache(quantization) or _only_pruned(quantization):
         return None
-    default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
+    default = next((DEFAULTS[key] for key in DEFAULTS if key in quantization.values), None)
     read = SPELLINGS.get(_plain(quantization.text(METHOD, default)))
     if read is None:
-        raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}")
+        hint = "name a checkpoint in one of these, or the model in floats, with --quantize"
+        raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}: {hint}")
     return read(quantization)
 
 
@@ -100,6 +104,14 @@ def method_name(config: Config) -> str | None:
     """The name of that method, as options have it."""
     method = method_of(config)
     return method.name if method else None
+
+
+def _refuse_mlx(config: Config) -> None:
+    """Its files have no name of a method, but groups under a key of their own."""
+    settings, described = config.get(MLX), config.get(KEY)
+    named = isinstance(described, dict) and METHOD in described
+    if isinstance(settings, dict) and "group_size" in settings and not named:
+        raise config.error(MLX, "is that of MLX, which is not supported: name the model that it was made of")
 
 
 def _only_pruned(quantization: Config) -> bool:

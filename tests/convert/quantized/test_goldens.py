@@ -67,6 +67,9 @@ def in_blocks(name: str, blocks: str) -> dict[str, Any]:
         pytest.param("compressed_tensors-fp8_block", in_blocks("compressed_tensors-fp8_block", "16x32"), id="16x32"),
         pytest.param("modelopt-nvfp4", {"quant_algo": "W4A16_NVFP4"}, id="W4A16_NVFP4"),
         pytest.param("modelopt-fp8", {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, id="FP8_PER_CHANNEL_PER_TOKEN"),
+        pytest.param(
+            "modelopt-nvfp4", {"quant_method": None}, id="ModelOpt's own configuration, which names no method"
+        ),
     ],
 )
 def test_other_versions_of_a_tool_describe_the_same_tensors_otherwise(name: str, settings: dict[str, Any]) -> None:
