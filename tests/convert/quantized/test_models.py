@@ -6,6 +6,7 @@ Fused projections, rows in another order, matrices stored `[in, out]` and expert
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
-from tests.tiny_quantized import FORMATS, packed, write_quantized
+from tests.tiny_quantized import FORMATS, GROUP, Format, packed, write_awq, write_quantized
 from tests.tiny_vision import write_vision
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
@@ -127,6 +128,15 @@ def test_families_lay_quantised_matrices_out_as_they_do_floats(
     kept = check(write_quantized(zoo(family), tmp_path, format), format)
     assert {name.rpartition(".")[2] for name in kept} <= PROJECTIONS
     assert kept
+
+
+def test_modules_of_auto_round_may_have_groups_of_their_own_in_the_layout_of_awq(
+    tiny: Checkpoints, tmp_path: Path
+) -> None:
+    settings = {f"model.layers.{i}.mlp.down_proj": {"bits": 4, "group_size": 2 * GROUP} for i in range(2)}
+    config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": GROUP}
+    mixed = Format(config | {"extra_config": settings}, write_awq, {"down_proj": partial(write_awq, group=2 * GROUP)})
+    assert "layers.0.down" in check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
 
 
 def test_a_quantised_product_of_a_square_of_features_lies_as_it_does_in_floats(tmp_path: Path) -> None:

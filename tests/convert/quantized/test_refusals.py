@@ -44,6 +44,11 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"rotation": "hadamard"}, "rotation must be null: .*not rotated here, got 'hadamard'"),
         ("autoawq-g32", {"version": "gemv_fast"}, "version must be gemm or exllama or gemv, got 'gemv_fast'"),
         ("autoawq-g32", {"version": "marlin"}, "version must be gemm or exllama or gemv, got 'marlin'"),
+        (
+            "autoawq-g32",
+            {"version": None, "checkpoint_format": "llm-awq"},
+            "checkpoint_format must be gemm or exllama or",
+        ),
         ("autoawq-g32", {"version": "gemv"}, r"qzeros' has shape \[3, 4\], must have \[96, 4\]"),
         ("autoawq-gemv_g32", {"version": "gemm"}, r"qweight' has shape \[32, 12\], must have"),
         ("autoawq-gemv_g32", {"group_size": None}, "group_size is missing"),
