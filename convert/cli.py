@@ -21,6 +21,8 @@ from convert.errors import USAGE, CheckpointError
 from convert.source import OpenModel, open_model
 from jaxengine.options.option import UsageError
 
+INTERRUPTED = 130  # as shells have it: 128 and the signal
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
@@ -41,8 +43,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+        print("error: interrupted", file=sys.stderr, flush=True)
+        if argv is None:
+            os._exit(INTERRUPTED)  # JAX, stopped while it computed, often crashes where the interpreter ends
+        return INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ VALUES = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOA
 STRINGS = ("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 IGNORED = ("PROTO", "FRAME")
+OWN_CLASS = "torch._tensor._rebuild_from_type_v2"
 
 
 class UnpicklingError(ValueError):
@@ -157,6 +158,9 @@ class _Machine:
 
     def _name(self, module: str, name: str) -> None:
         full = f"{module}.{name}"
+        if full == OWN_CLASS:
+            hint = "as torchao's, which are read of safetensors alone"
+            raise UnpicklingError(f"has tensors of a class of their own, {hint}: save the model so")
         if full not in self.build:
             raise UnpicklingError(f"the pickle names {full[:80]!r}, which no file of tensors needs")
         self.stack.append(Global(full))

@@ -111,11 +111,17 @@ def _turned(recipe: Recipe, tensors: Tensors) -> Recipe:
 
 def output_major(part: Part) -> Part:
     """`part` of the same matrix stored `[out, in]`."""
-    if not part.input_major:
+    if not part.input_major or _outputs_first(part):
         return part
     inputs = len(part.shape) - 1
     order = (*(axis for axis in part.order if axis != inputs), inputs) if part.order else ()
     return replace(part, stored=swapped(part.stored), transposed=False, order=order)
+
+
+def _outputs_first(part: Part) -> bool:
+    """Whether only the inputs of a matrix, which it has several axes of, are stored in another order."""
+    outputs = len(part.shape) - part.inputs
+    return part.inputs > 1 and not part.transposed and part.order[:outputs] == tuple(range(outputs))
 
 
 def of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:

@@ -15,7 +15,7 @@ import numpy as np
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.bits import CACHED, unpack, whole_words
-from convert.quantized.grouped import configured_size, group_size, grouped
+from convert.quantized.grouped import configured_size, group_size, grouped, modules_are_alike
 from convert.quantized.method import FLOATS, Method, Module
 
 PARTS = (".qweight", ".qzeros", ".scales")
@@ -35,18 +35,19 @@ def awq(config: Config) -> Method:
     bits = config.spelled("bits", "w_bit")
     if config.integer(bits) != BITS:
         raise config.error(bits, f"must be {BITS}")
-    if (version := config.text("version", "gemm").lower()) not in VERSIONS:
-        raise config.error("version", f"must be {' or '.join(VERSIONS)}")
+    key = config.spelled("version", "checkpoint_format", "format")
+    if (version := config.text(key, "gemm").lower()) not in VERSIONS:
+        raise config.error(key, f"must be {' or '.join(VERSIONS)}")
     if version == "gemv":
         key = config.spelled("group_size", "q_group_size")
         if (group := config.integer(key)) < 128 and group not in AT_ONCE:
             raise config.error(key, "must be 32, 64 or at least 128")
         return Method("awq", PARTS[:1], PARTS, partial(_open_gemv, size=group))
     size = configured_size(config, "group_size", "q_group_size")
-    return Method("awq", PARTS[:1], PARTS, partial(_open, size=size))
+    return Method("awq", PARTS[:1], PARTS, partial(_open, size=size, alike=modules_are_alike(config)))
 
 
-def _open(module: Module, *, size: int | None) -> QuantizedMatrix:
+def _open(module: Module, *, size: int | None, alike: bool) -> QuantizedMatrix:
     inputs, words = module.axes(".qweight", 2)
     groups, outputs = module.axes(".scales", 2)
     module.expect(".qweight", (inputs, -(-outputs // PER_WORD)), "int32")
@@ -63,7 +64,7 @@ def _open(module: Module, *, size: int | None) -> QuantizedMatrix:
         stored = module.read(".qweight", of_inputs, slice(first, -(-rows.stop // PER_WORD)))
         return _turned(stored.view(np.uint32))[rows.start - first * PER_WORD :][: rows.stop - rows.start]
 
-    size = group_size(module, ".scales", inputs, groups, size)
+    size = group_size(module, ".scales", inputs, groups, size, alike=alike)
     scales, zeros = module.scales(".scales").T, _codes(module.whole(".qzeros")).T
     return grouped("awq", inputs, "uint8", values, scales, zeros, bits=BITS, size=size, words=packed)
 

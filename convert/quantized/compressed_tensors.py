@@ -2,13 +2,14 @@
 
     pack-quantized   weight_packed i32 [out, ⌈in·bits/32⌉], a code less 2^(bits-1) is the value; weight_scale [out,
                      groups]; weight_shape; weight_zero_point i32 [⌈out·bits/32⌉, groups]; weight_g_idx i32 [in]
-    int-quantized    weight i8 [out, in], weight_scale [1] or [out, groups], weight_zero_point i8 likewise
+    int-quantized    weight i8 [out, in], of fewer bits too, weight_scale [1] or [out, groups], weight_zero_point i8
+                     likewise
     float-quantized  weight e4m3 [out, in], weight_scale [1], [out, groups] or, of blocks, [⌈out/b⌉, ⌈in/b⌉]
     naive-quantized  either of the two
     nvfp4-pack-quantized, mxfp4-pack-quantized   see `fp4`
 
 Layouts: https://github.com/vllm-project/compressed-tensors. Rounded activations (`input_activations`) keep their type
-here. Four-bit integers that are meant for eight-bit activations, sparse layouts and rotated weights are refused.
+here. Sparse layouts and rotated weights are refused.
 """
 
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ OF_ACTIVATIONS = ("input_activations", "output_activations")
 OF_INPUTS = (".input_scale", ".input_zero_point", ".input_global_scale")
 PARTS = (".weight", PACKED, SCALE, ZERO, ORDER, SHAPE, GLOBAL, *OF_INPUTS)
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
+OF_INTEGERS = ("int-quantized", "naive-quantized")
 STRATEGIES = (None, "tensor", "channel", "group", "block", "tensor_group")
 EMBEDDINGS = regex.compile(r"(?:^|\.)(?:embed_(?:tokens|in|positions)|(?:word_)?embeddings|wte|wpe|shared)$")
 MATCH_SECONDS = 1.0  # a pattern of a checkpoint may take for ever
@@ -103,11 +105,9 @@ def _scheme(group: Config, whole: Config) -> Config:
     if format == "pack-quantized":
         if bits not in BITS or kind != "int":
             raise weights.error("num_bits", f"must be one of {', '.join(map(str, BITS))}, integers")
-        if bits < 8 and group.get("input_activations"):
-            raise group.error("input_activations", "must be null beside packed integers")
         if strategy == "block":
             raise weights.error("strategy", f"must not be that in {format}")
-    elif bits != (8 if format in PLAIN else 4):
+    elif bits != (8 if format in PLAIN else 4) and not (bits < 8 and kind == "int" and format in OF_INTEGERS):
         raise weights.error("num_bits", f"must be {8 if format in PLAIN else 4} in {format}")
     return Config({**weights.values, "format": format}, weights.where)
 

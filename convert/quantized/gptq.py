@@ -16,12 +16,11 @@ import numpy as np
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.bits import BITS, WORD, packed, unpack, whole_words
-from convert.quantized.grouped import configured_size, group_size, grouped, groups_of_inputs
+from convert.quantized.grouped import configured_size, group_size, grouped, groups_of_inputs, modules_are_alike
 from convert.quantized.method import FLOATS, Method, Module
 
 PARTS = QWEIGHT, QZEROS, SCALES, ORDER = (".qweight", ".qzeros", ".scales", ".g_idx")
 VERSIONS = ("gptq", "gptq_v2")
-OF_MODULES = ("dynamic", "extra_config")
 WORD_LIMIT = 0xFFFFFFFF
 
 
@@ -40,7 +39,7 @@ def gptq(config: Config) -> Method:
         raise config.error("rotation", "must be null: activations are not rotated here")
     if (bits := config.integer("bits")) not in BITS:
         raise config.error("bits", f"must be one of {', '.join(map(str, BITS))}")
-    alike = not any(config.get(each) for each in OF_MODULES)
+    alike = modules_are_alike(config)
     size = configured_size(config, "group_size")
     opened = partial(
         _open,
@@ -71,8 +70,7 @@ def _open(
         of_inputs, size = groups_of_inputs(module, ORDER, inputs, groups), None
     else:
         inputs = words * WORD // bits
-        uneven = not alike and groups != -(-inputs // max(size or 1, 1))
-        size = group_size(module, SCALES, inputs, groups, None if uneven else size)
+        size = group_size(module, SCALES, inputs, groups, size, alike=alike)
     module.expect(QWEIGHT, (packed(inputs, bits), outputs), "int32")
     zeros = _zeros(module.whole(QZEROS), bits, outputs, first_version)
     middle = 1 << (bits - 1)

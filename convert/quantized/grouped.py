@@ -10,6 +10,7 @@ from convert.quantized.method import Module
 from jaxengine.architecture.weight_format import CODES, Component, WeightFormat
 
 INTEGERS = ("int32", "int64")
+OF_MODULES = ("dynamic", "extra_config")  # where GPTQModel and AutoRound give some modules other bits and groups
 
 
 def grouped(
@@ -83,12 +84,19 @@ def configured_size(config: Config, *keys: str) -> int | None:
     return size
 
 
-def group_size(module: Module, suffix: str, inputs: int, groups: int, size: int | None) -> int:
-    """The size of the groups that tensor `suffix` has: as configured, or else an even part of the inputs.
+def modules_are_alike(config: Config) -> bool:
+    return not any(config.get(each) for each in OF_MODULES)
+
+
+def group_size(module: Module, suffix: str, inputs: int, groups: int, size: int | None, *, alike: bool = True) -> int:
+    """The size of the groups that tensor `suffix` has: as configured, or else an even part of the inputs, as where this
+    module need not be like others.
 
     Raises:
         CheckpointError: groups of that size are not so many.
     """
+    if not alike and groups != -(-inputs // max(size or 1, 1)):
+        size = None
     size = inputs if size == -1 else size or max(1, inputs // groups)
     if groups != -(-inputs // size):
         raise module.error(

@@ -21,6 +21,8 @@ from convert.quantized.torchao import torchao
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
 KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
+MLX = "quantization"
+DEFAULTS = {"load_in_8bit": "bitsandbytes", "load_in_4bit": "bitsandbytes", "quant_algo": "modelopt"}  # by a key
 ROTATIONS = ("rotation_config", "spinquant_config")
 
 
@@ -86,13 +88,15 @@ def method_of(config: Config) -> Method | None:
     Raises:
         CheckpointError: a method that is not supported, or not as it is set.
     """
+    _refuse_mlx(config)
     quantization = config.section(KEY)
-    if quantization is None or _only_of_cache(quantization):
+    if quantization is None or _only_of_cache(quantization) or _only_pruned(quantization):
         return None
-    default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
+    default = next((DEFAULTS[key] for key in DEFAULTS if key in quantization.values), None)
     read = SPELLINGS.get(_plain(quantization.text(METHOD, default)))
     if read is None:
-        raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}")
+        hint = "name a checkpoint in one of these, or the model in floats, with --quantize"
+        raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}: {hint}")
     return read(quantization)
 
 
@@ -102,9 +106,29 @@ def method_name(config: Config) -> str | None:
     return method.name if method else None
 
 
+def _refuse_mlx(config: Config) -> None:
+    """Its files have no name of a method, but groups under a key of their own."""
+    settings, described = config.get(MLX), config.get(KEY)
+    named = isinstance(described, dict) and METHOD in described
+    if isinstance(settings, dict) and "group_size" in settings and not named:
+        raise config.error(MLX, "is that of MLX, which is not supported: name the model that it was made of")
+
+
+def _only_pruned(quantization: Config) -> bool:
+    """Whether weights are floats of which many are 0: compressed-tensors then has no groups, and stores them all."""
+    if not _names(quantization, "compressed_tensors") or groups_of_weights(quantization):
+        return False
+    sparsity = quantization.section("sparsity_config")
+    return sparsity is not None and sparsity.get("format") == "dense"
+
+
+def _names(quantization: Config, *methods: str) -> bool:
+    return _plain(str(quantization.get(METHOD))) in methods
+
+
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
-    if _plain(str(quantization.get(METHOD))) not in ("compressed_tensors", "modelopt"):
+    if not _names(quantization, "compressed_tensors", "modelopt"):
         return False
     if quantization.get("quant_algo") or groups_of_weights(quantization):
         return False

@@ -62,7 +62,7 @@ class CheckpointOptions:
 
 QUANTIZE = (
     *("int8", "fp8", "int4", "nf4", "fp4", "none", "eetq", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"),
-    *("gptq", "awq", "marlin", "compressed-tensors", "hqq", "torchao", "gguf"),
+    *("gptq", "awq", "auto-round", "marlin", "compressed-tensors", "hqq", "modelopt", "mxfp4", "torchao", "gguf"),
 )
 
 

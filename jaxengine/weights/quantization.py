@@ -66,7 +66,7 @@ MADE = {name: name for name in (*FORMATS, *FOUR_BITS)} | {
 }
 NAMED = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("bitsandbytes",)),
-    **dict.fromkeys(("gptq", "marlin"), ("gptq", "awq")),
+    **dict.fromkeys(("auto-round", "gptq", "marlin"), ("gptq", "awq")),
     "fp8": ("fp8", "modelopt", "compressed-tensors"),
 }
 

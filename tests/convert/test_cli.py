@@ -121,3 +121,19 @@ def test_converting_never_imports_jax(tiny: Callable[[str], Path]) -> None:
     run = "import sys; from convert.cli import main; main(['download-weights', sys.argv[1]])"
     code = f"{run}; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, str(tiny("llama"))], check=True, timeout=60, capture_output=True)
+
+
+def test_an_interrupted_command_ends_at_once_behind_its_line() -> None:
+    """Without the interpreter's own end, in which JAX crashes where it was computing."""
+    program = """
+import atexit, sys
+from convert import cli
+def _run(options):
+    raise KeyboardInterrupt
+cli._run = _run
+atexit.register(print, "the interpreter's own end")
+sys.exit(cli.main())
+"""
+    command = [sys.executable, "-c", program, "convert", "model", "output"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")

@@ -232,6 +232,27 @@ def test_a_tar_file_of_pytorch_0_1_is_refused(tmp_path: Path) -> None:
         TorchFile(tmp_path / "x.bin")
 
 
+class Wrapped(torch.Tensor):
+    """A tensor around another, as torchao's."""
+
+    def __new__(cls, inner: torch.Tensor) -> "Wrapped":
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any) -> Any:
+        raise NotImplementedError(function)
+
+
+@BOTH
+def test_tensors_of_a_class_of_their_own_are_refused_with_what_to_do(zipped: bool, tmp_path: Path) -> None:
+    path = save({"a": Wrapped(torch.ones(2))}, tmp_path / "x.bin", zipped)
+    with pytest.raises(CheckpointError, match="of a class of their own, as torchao's, which are read of safetensors"):
+        TorchFile(path)
+
+
 @BOTH
 def test_mutants_raise_checkpoint_errors_or_read_within_the_file(zipped: bool, tmp_path: Path) -> None:
     values = torch.arange(6.0).reshape(2, 3)

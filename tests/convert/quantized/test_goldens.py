@@ -42,9 +42,13 @@ def with_attention(name: str) -> dict[str, Any]:
     return {"config_groups": {**GOLDENS[name].config["config_groups"], "group_1": ATTENTION}}
 
 
+def of_group(name: str, **settings: Any) -> dict[str, Any]:
+    return {"config_groups": {"group_0": {**GOLDENS[name].config["config_groups"]["group_0"], **settings}}}
+
+
 def in_blocks(name: str, blocks: str) -> dict[str, Any]:
-    group = GOLDENS[name].config["config_groups"]["group_0"]
-    return {"config_groups": {"group_0": {**group, "weights": {**group["weights"], "block_structure": blocks}}}}
+    weights = GOLDENS[name].config["config_groups"]["group_0"]["weights"]
+    return of_group(name, weights={**weights, "block_structure": blocks})
 
 
 @pytest.mark.parametrize(
@@ -65,8 +69,15 @@ def in_blocks(name: str, blocks: str) -> dict[str, Any]:
             for name in ("compressed_tensors-w4_group", "compressed_tensors-fp8_channel")
         ),
         pytest.param("compressed_tensors-fp8_block", in_blocks("compressed_tensors-fp8_block", "16x32"), id="16x32"),
+        *(
+            pytest.param(name, of_group(name, input_activations=ATTENTION["input_activations"]), id=f"{name} and A8")
+            for name in ("compressed_tensors-w4_group", "compressed_tensors-int4_group")
+        ),
         pytest.param("modelopt-nvfp4", {"quant_algo": "W4A16_NVFP4"}, id="W4A16_NVFP4"),
         pytest.param("modelopt-fp8", {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, id="FP8_PER_CHANNEL_PER_TOKEN"),
+        pytest.param(
+            "modelopt-nvfp4", {"quant_method": None}, id="ModelOpt's own configuration, which names no method"
+        ),
     ],
 )
 def test_other_versions_of_a_tool_describe_the_same_tensors_otherwise(name: str, settings: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ Fused projections, rows in another order, matrices stored `[in, out]` and expert
 
 import json
 import math
+import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,8 @@ from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
-from tests.tiny_quantized import FORMATS, packed, write_quantized
+from tests.tiny_quantized import FORMATS, GROUP, Format, packed, write_awq, write_quantized
+from tests.tiny_vision import write_vision
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
 FAMILIES = {  # with what is special
@@ -127,6 +130,20 @@ def test_families_lay_quantised_matrices_out_as_they_do_floats(
     assert kept
 
 
+def test_modules_of_auto_round_may_have_groups_of_their_own_in_the_layout_of_awq(
+    tiny: Checkpoints, tmp_path: Path
+) -> None:
+    settings = {f"model.layers.{i}.mlp.down_proj": {"bits": 4, "group_size": 2 * GROUP} for i in range(2)}
+    config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": GROUP}
+    mixed = Format(config | {"extra_config": settings}, write_awq, {"down_proj": partial(write_awq, group=2 * GROUP)})
+    assert "layers.0.down" in check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
+
+
+def test_a_quantised_product_of_a_square_of_features_lies_as_it_does_in_floats(tmp_path: Path) -> None:
+    """The features lie in another order than the model's, behind the outputs, whatever the type of the matrix."""
+    check(write_quantized(write_vision(tmp_path / "floats", "mistral3"), tmp_path, "nf4"), "nf4")
+
+
 def test_a_configuration_in_a_file_of_the_tool_s_own_counts_as_one_in_config_json(
     tiny: Checkpoints, tmp_path: Path
 ) -> None:
@@ -138,6 +155,24 @@ def test_a_configuration_in_a_file_of_the_tool_s_own_counts_as_one_in_config_jso
         open_model(str(directory), cache_dir=tmp_path / "cache")
     (directory / "quantize_config.json").write_text(json.dumps(quantization))
     assert open_model(str(directory), cache_dir=tmp_path / "cache").source.stored("layers.0.qkv") is not None
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config"])
+def test_weights_of_which_many_are_0_are_floats_where_all_are_stored(
+    place: str, tiny: Checkpoints, tmp_path: Path
+) -> None:
+    """As llm-compressor writes a model in 2:4 that it did not quantise."""
+    directory = Path(shutil.copytree(tiny("llama"), tmp_path / "pruned"))
+    config = json.loads((directory / "config.json").read_text())
+    sparsity = {"format": "dense", "sparsity_structure": "2:4", "targets": ["Linear"]}
+    config[place] = {"quant_method": "compressed-tensors", "config_groups": {}, "sparsity_config": sparsity}
+    (directory / "config.json").write_text(json.dumps(config))
+    model = open_model(str(directory), cache_dir=tmp_path / "cache")
+    assert model.quantization is None and model.source.stored("layers.0.qkv") is None
+    sparsity["format"] = "sparse-24-bitmask"
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="sparsity_config: format must be dense, got 'sparse-24-bitmask'"):
+        open_model(str(directory), cache_dir=tmp_path / "cache")
 
 
 def test_a_matrix_of_another_shape_than_the_model_s_is_refused(tiny: Checkpoints, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"rotation": "hadamard"}, "rotation must be null: .*not rotated here, got 'hadamard'"),
         ("autoawq-g32", {"version": "gemv_fast"}, "version must be gemm or exllama or gemv, got 'gemv_fast'"),
         ("autoawq-g32", {"version": "marlin"}, "version must be gemm or exllama or gemv, got 'marlin'"),
+        (
+            "autoawq-g32",
+            {"version": None, "checkpoint_format": "llm-awq"},
+            "checkpoint_format must be gemm or exllama or",
+        ),
         ("autoawq-g32", {"version": "gemv"}, r"qzeros' has shape \[3, 4\], must have \[96, 4\]"),
         ("autoawq-gemv_g32", {"version": "gemm"}, r"qweight' has shape \[32, 12\], must have"),
         ("autoawq-gemv_g32", {"group_size": None}, "group_size is missing"),
@@ -108,7 +113,11 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"quant_method": None}, "quant_method is missing"),
         ("auto_gptq-4bit_act", {"quant_method": 5}, "quant_method must be a string"),
         *(
-            ("auto_gptq-4bit_act", {"quant_method": each}, f"quant_method must be one of .*, got '{each}'")
+            (
+                "auto_gptq-4bit_act",
+                {"quant_method": each},
+                f"quant_method must be one of .*, torchao: name a checkpoint in one of these, or .*, got '{each}'",
+            )
             for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "quark", "vptq", "bitnet")
         ),
         (
@@ -138,6 +147,16 @@ def test_a_configuration_that_fits_no_checkpoint_is_refused_by_its_key(
 def test_a_quantization_config_must_be_an_object(value: object) -> None:
     with pytest.raises(CheckpointError, match=r"config.json: quantization_config must be an object, got"):
         with_weights(Config({"quantization_config": value}, "config.json"), Arrays({}))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_checkpoint_of_mlx_is_refused_by_name(both: bool) -> None:
+    """Newer ones have its settings under the usual name too."""
+    settings = {"group_size": 64, "bits": 4, "mode": "affine"}
+    config = {"quantization": settings} | ({"quantization_config": settings} if both else {})
+    tensors = Arrays({WEIGHT: np.zeros((4, 4), np.uint32), f"{MODULE}.scales": np.zeros((4, 1), np.float16)})
+    with pytest.raises(CheckpointError, match=r"config.json: quantization is that of MLX.*: name the model"):
+        with_weights(Config(config, "config.json"), tensors)
 
 
 @pytest.mark.parametrize(

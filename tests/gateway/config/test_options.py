@@ -379,8 +379,14 @@ def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize("given", ["awq", "bitsandbytes-nf4", "compressed-tensors", "eetq", "fp8", "gptq", "int8"])
-def test_a_format_of_weights_goes_by_tgi_s_names_too(given: str) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("auto-round", "awq", "bitsandbytes-nf4", "compressed-tensors", "eetq", "fp8", "gptq", "int8"),
+        *("modelopt", "mxfp4"),
+    ],
+)
+def test_a_format_of_weights_goes_by_tgi_s_and_vllm_s_names_too(given: str) -> None:
     assert parse(["--quantize", given], {}).quantize == parse([], {"QUANTIZE": given}).quantize == given
 
 

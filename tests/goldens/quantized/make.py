@@ -298,6 +298,8 @@ def compressed_tensors() -> Iterator[Case]:
         "int8_tensor": (plain, args(8, "int", "tensor"), f32, (16, 40)),
         "int8_tensor_asym": (plain, args(8, "int", "tensor", symmetric=False), f32, (16, 40)),
         "int8_group": (plain, args(8, "int", "group", group_size=16), f32, (16, 48)),
+        "int4_group": (plain, args(4, "int", "group", group_size=16), f32, (16, 48)),
+        "int4_channel_asym": (plain, args(4, "int", "channel", symmetric=False), f32, (16, 40)),
         "fp8_tensor": (floats, args(8, "float", "tensor"), f32, (16, 40)),
         "fp8_channel": (floats, args(8, "float", "channel"), bf16, (24, 40)),
         "fp8_group": (floats, args(8, "float", "group", group_size=16), f32, (16, 48)),

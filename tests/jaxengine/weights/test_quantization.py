@@ -193,6 +193,8 @@ def test_what_cannot_be_quantised_is_refused() -> None:
         ("gptq", "gptq", None),
         ("marlin", "awq", None),
         ("bitsandbytes-nf4", "bitsandbytes", None),
+        ("auto-round", "awq", None),
+        ("mxfp4", "mxfp4", None),
         ("none", "awq", "none"),
         ("none", None, "none"),
     ],
