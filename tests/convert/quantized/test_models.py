@@ -21,7 +21,7 @@ from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
-from tests.tiny_quantized import FORMATS, GROUP, Format, packed, write_awq, write_quantized
+from tests.tiny_quantized import FORMATS, GROUP, Format, packed, write_awq, write_fp4, write_fp8, write_quantized
 from tests.tiny_vision import write_vision
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
@@ -34,6 +34,7 @@ FAMILIES = {  # with what is special
     "phi3": "qkv and gate_up in one tensor each",
     "bloom": "qkv interleaved by head, biases",
 }
+OF_MODULES = {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16}}
 
 
 def opened(directory: Path) -> ParameterSource:
@@ -137,6 +138,18 @@ def test_modules_of_auto_round_may_have_groups_of_their_own_in_the_layout_of_awq
     config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": GROUP}
     mixed = Format(config | {"extra_config": settings}, write_awq, {"down_proj": partial(write_awq, group=2 * GROUP)})
     assert "layers.0.down" in check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
+
+
+def test_modules_of_modelopt_may_have_4_bits_or_8(tiny: Checkpoints, tmp_path: Path) -> None:
+    """NVFP4 but for v, out and down; q, k and v are one product here, so they are read in floats."""
+    eights = ("v_proj", "o_proj", "down_proj")
+    mixed = Format(
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": OF_MODULES},
+        partial(write_fp4, style="modelopt"),
+        dict.fromkeys(eights, partial(write_fp8, shape="whole")),
+    )
+    kept = check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
+    assert kept == {f"layers.{i}.{kind}" for i in range(2) for kind in ("out", "gate_up", "down")}
 
 
 def test_a_quantised_product_of_a_square_of_features_lies_as_it_does_in_floats(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
     return {"config_groups": {"group_0": {"targets": targets, "weights": {**WEIGHTS, **weights}}}}
 
 
+def mixed(settings: object) -> dict[str, Any]:
+    return {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a.b": settings}}
+
+
 @pytest.mark.parametrize(
     ("case", "settings", "message"),
     [
@@ -69,8 +73,10 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("transformers-fp8_block", {"weight_block_size": None}, r"scale_inv' has shape \[3, 3\], must have one scale"),
         ("transformers-fp8_block", {"fmt": "e5m2"}, "fmt must be e4m3"),
         ("transformers-fp8_block", {"weight_scale_semantics": "forward"}, "weight_scale_semantics must be inverse"),
-        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, .*NVFP4, got 'W4A8_AWQ'"),
-        ("modelopt-fp8", {"quant_algo": "MIXED_PRECISION"}, "quant_algo must be one of FP8"),
+        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, .*NVFP4, .*got 'W4A8_AWQ'"),
+        ("modelopt-fp8", mixed({"quant_algo": "W4A16_AWQ"}), "quantized_layers: a.b must have a quant_algo of FP8"),
+        ("modelopt-fp8", mixed({}), "quantized_layers: a.b: quant_algo is missing"),
+        ("modelopt-fp8", mixed("FP8"), "a.b must be an object"),
         ("modelopt-fp8", {"quant_algo": "NVFP4"}, "says modelopt, but no tensor ends in .weight_scale_2"),
         ("compressed_tensors-w4_group", {"config_groups": {}}, "config_groups must describe at least one group"),
         ("compressed_tensors-w4_group", {"config_groups": {"0": ATTENTION}}, "must describe at least one group of wei"),
