@@ -197,6 +197,16 @@ def write_fp8(weight: np.ndarray, shape: str, block: int = 32) -> Written:
     return Written({".weight": codes, name: scales}, codes.astype(np.float32) * wide)
 
 
+def write_mxfp8(weight: np.ndarray, group: int = 32) -> Written:
+    """e4m3 with a power of two for each group, rounded up so that none overflows."""
+    parts = weight.reshape(len(weight), -1, group)
+    powers = np.ceil(np.log2(np.abs(parts).max(2) / LARGEST_E4M3)).astype(int)
+    scales = np.ldexp(np.float32(1), powers).astype(np.float32)[..., None]
+    codes = (parts / scales).astype(E4M3)
+    tensors = {".weight": codes.reshape(weight.shape), ".weight_scale": (powers + 127).astype(np.uint8)}
+    return Written(tensors, (codes.astype(np.float32) * scales).reshape(weight.shape))
+
+
 def write_packed(weight: np.ndarray, bits: int, sym: bool, group: int = GROUP) -> Written:
     """compressed-tensors' pack-quantized."""
     made = rounded(weight, bits, group, sym)
@@ -297,6 +307,7 @@ FORMATS: dict[str, Format] = {
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, partial(write_fp8, shape="channels")
     ),
     "modelopt_fp8": Format({"quant_method": "modelopt", "quant_algo": "FP8"}, partial(write_fp8, shape="whole")),
+    "modelopt_mxfp8": Format({"quant_method": "modelopt", "quant_algo": "MXFP8"}, write_mxfp8),
     "modelopt_nvfp4": Format({"quant_method": "modelopt", "quant_algo": "NVFP4"}, partial(write_fp4, style="modelopt")),
     "ct_fp8": compressed_tensors(
         "float-quantized", partial(write_fp8, shape="channels"), 8, type="float", strategy="channel"

@@ -6,7 +6,7 @@
                      likewise
     float-quantized  weight e4m3 [out, in], weight_scale [1], [out, groups] or, of blocks, [⌈out/b⌉, ⌈in/b⌉]
     naive-quantized  either of the two
-    nvfp4-pack-quantized, mxfp4-pack-quantized   see `fp4`
+    nvfp4-pack-quantized, mxfp4-pack-quantized   see `fp4`; mxfp8-quantized   see `fp8`
 
 Layouts: https://github.com/vllm-project/compressed-tensors. Rounded activations (`input_activations`) keep their type
 here. Sparse layouts and rotated weights are refused.
@@ -24,7 +24,7 @@ from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.bits import BITS, packed, unpack, whole_words
 from convert.quantized.fp4 import open_mxfp4, open_nvfp4
 from convert.quantized.fp8 import VALUES as E4M3
-from convert.quantized.fp8 import open_blocks
+from convert.quantized.fp8 import open_blocks, open_mxfp8
 from convert.quantized.grouped import configured_size, group_size, grouped, groups_of_inputs
 from convert.quantized.method import FLOATS, Method, Module
 
@@ -40,12 +40,13 @@ OF_ACTIVATIONS = ("input_activations", "output_activations")
 OF_INPUTS = (".input_scale", ".input_zero_point", ".input_global_scale")
 PARTS = (".weight", PACKED, SCALE, ZERO, ORDER, SHAPE, GLOBAL, *OF_INPUTS)
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
+FOUR_BITS = ("nvfp4-pack-quantized", "mxfp4-pack-quantized")
 OF_INTEGERS = ("int-quantized", "naive-quantized")
 STRATEGIES = (None, "tensor", "channel", "group", "block", "tensor_group")
 EMBEDDINGS = regex.compile(r"(?:^|\.)(?:embed_(?:tokens|in|positions)|(?:word_)?embeddings|wte|wpe|shared)$")
 MATCH_SECONDS = 1.0  # a pattern of a checkpoint may take for ever
 MAX_SIDE = 2**31
-FORMATS = (*PLAIN, "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
+FORMATS = (*PLAIN, "mxfp8-quantized", "pack-quantized", *FOUR_BITS)
 
 
 def compressed_tensors(config: Config) -> Method:
@@ -102,13 +103,14 @@ def _scheme(group: Config, whole: Config) -> Config:
         raise weights.error("type", "must be int or float")
     if (strategy := weights.get("strategy")) not in STRATEGIES:
         raise weights.error("strategy", f"must be one of {', '.join(filter(None, STRATEGIES))}")
+    needed = 4 if format in FOUR_BITS else 8
     if format == "pack-quantized":
         if bits not in BITS or kind != "int":
             raise weights.error("num_bits", f"must be one of {', '.join(map(str, BITS))}, integers")
         if strategy == "block":
             raise weights.error("strategy", f"must not be that in {format}")
-    elif bits != (8 if format in PLAIN else 4) and not (bits < 8 and kind == "int" and format in OF_INTEGERS):
-        raise weights.error("num_bits", f"must be {8 if format in PLAIN else 4} in {format}")
+    elif bits != needed and not (bits < needed and kind == "int" and format in OF_INTEGERS):
+        raise weights.error("num_bits", f"must be {needed} in {format}")
     return Config({**weights.values, "format": format}, weights.where)
 
 
@@ -121,6 +123,8 @@ def _open(module: Module, *, schemes: Mapping[str, Config], where: Config) -> Qu
             return open_nvfp4(module, PACKED, SCALE, GLOBAL, divides=True)
         case "mxfp4-pack-quantized":
             return open_mxfp4(module, PACKED, SCALE)
+        case "mxfp8-quantized":
+            return open_mxfp8(module)
     if scheme.get("strategy") == "block":
         return open_blocks(module, suffix=SCALE, blocks=_blocks(scheme))
     return _open_plain(module, scheme)

@@ -5,6 +5,7 @@
     weight_scale_inv  floats [⌈out/b⌉, ⌈in/b⌉], multiplied despite its name                    DeepSeek, Qwen3
     weight_scale_inv  one float, likewise multiplied                                           Mistral
     weight_scale_inv  one, [out] or blocks, divided by: `weight_scale_semantics` is "inverse"  GPTQModel
+    weight_scale      u8 [out, in/32]: powers of two, stored as exponent + 127                 MXFP8
     input_scale, activation_scale   one float, where activations were quantised with a fixed scale
 
 Scales of blocks may be powers of two, in a byte each (e8m0: `scale_fmt` is "ue8m0"). Activations keep their type here,
@@ -19,6 +20,7 @@ import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.quantized.fp4 import MX_GROUP, check_powers, powers_of_two
 from convert.quantized.grouped import grouped
 from convert.quantized.method import FLOATS, Method, Module
 
@@ -65,6 +67,17 @@ def open_blocks(module: Module, *, suffix: str, blocks: Sequence[int], divides: 
     module.expect(suffix, (-(-outputs // tall), -(-inputs // wide)), *FLOATS, POWERS)
     scales = np.repeat(_scales(module, suffix, divides), tall, axis=0)[:outputs]
     return grouped("fp8 in blocks", inputs, VALUES, partial(module.read, ".weight"), scales, size=wide)
+
+
+def open_mxfp8(module: Module) -> QuantizedMatrix:
+    """A matrix with a power of two for each 32 inputs, as OCP Microscaling 1.0 has it."""
+    outputs, inputs = _shape(module)
+    if inputs % MX_GROUP:
+        raise module.error(".weight", f"has {inputs} inputs, which groups of {MX_GROUP} do not divide")
+    module.expect(CHANNEL, (outputs, inputs // MX_GROUP), "uint8")
+    check_powers(module, CHANNEL)
+    read = partial(module.read, ".weight")
+    return grouped("mxfp8", inputs, VALUES, read, module.whole(CHANNEL), scale_of=powers_of_two)
 
 
 def _scales(module: Module, suffix: str, divides: bool) -> np.ndarray:

@@ -2,54 +2,25 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from convert.config.config import Config
 from convert.config.quantization import KEY, METHOD
-from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.awq import awq
 from convert.quantized.bitsandbytes import bitsandbytes
 from convert.quantized.compressed_tensors import compressed_tensors, groups_of_weights
 from convert.quantized.eetq import eetq
-from convert.quantized.fp4 import open_nvfp4
 from convert.quantized.fp8 import fp8
 from convert.quantized.gptq import gptq
 from convert.quantized.hqq import hqq
-from convert.quantized.method import Method, Module
+from convert.quantized.method import Method
+from convert.quantized.modelopt import modelopt
 from convert.quantized.mxfp4 import mxfp4
 from convert.quantized.torchao import torchao
 
-NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
-FP8S, NVFP4S, MIXED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), ("NVFP4", "W4A16_NVFP4"), "MIXED_PRECISION"
 KERNEL = re.compile(":(exllamav2|tritonv2|cuda|gemm)$")  # AutoRound's, of those that read the general layout
 MLX = "quantization"
 DEFAULTS = {"load_in_8bit": "bitsandbytes", "load_in_4bit": "bitsandbytes", "quant_algo": "modelopt"}  # by a key
 ROTATIONS = ("rotation_config", "spinquant_config")
-
-
-def modelopt(config: Config) -> Method:
-    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4, whether activations are rounded or not; or some modules so
-    and some so, which their tensors tell apart.
-    """
-    algorithm = config.text("quant_algo").upper()
-    if algorithm in FP8S:
-        return fp8(config)
-    of_nvfp4 = partial(open_nvfp4, codes=NVFP4[0], scales=NVFP4[1], whole=NVFP4[2], divides=False)
-    if algorithm in NVFP4S:
-        return Method("modelopt", NVFP4[2:], (*NVFP4, ".input_scale"), of_nvfp4)
-    if algorithm != MIXED:
-        raise config.error("quant_algo", f"must be one of {', '.join((*FP8S, *NVFP4S, MIXED))}")
-    modules = config.section("quantized_layers") or Config({}, config.where)
-    for name in modules.values:
-        settings = modules.section(name)
-        if settings is None or settings.text("quant_algo") not in (*FP8S, *NVFP4S):
-            raise modules.error(name, f"must have a quant_algo of {', '.join((*FP8S, *NVFP4S))}")
-    of_fp8 = fp8(config)
-
-    def opened(module: Module) -> QuantizedMatrix:
-        return of_nvfp4(module) if module.has(NVFP4[2]) else of_fp8.open(module)
-
-    return Method("modelopt", NVFP4[1:2], (*NVFP4, ".input_scale"), opened)
 
 
 def auto_round(config: Config) -> Method:

@@ -68,6 +68,7 @@ NAMED = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("bitsandbytes",)),
     **dict.fromkeys(("auto-round", "gptq", "marlin"), ("gptq", "awq")),
     "fp8": ("fp8", "modelopt", "compressed-tensors"),
+    "modelopt": ("modelopt", "fp8"),
 }
 
 

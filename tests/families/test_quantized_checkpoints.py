@@ -25,8 +25,18 @@ from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
 pytestmark = pytest.mark.slow
 
 # what experts are stored in; sorted inputs are an order for each expert, and read in floats
-IN_GROUPS = ["gptq", "gptq_3bit", "awq", "nf4", "fp8_blocks", "modelopt_nvfp4", "ct_w4_asym", "ct_mxfp4"]
-IN_GROUPS += ["torchao_int4"]
+IN_GROUPS = [
+    "gptq",
+    "gptq_3bit",
+    "awq",
+    "nf4",
+    "fp8_blocks",
+    "modelopt_mxfp8",
+    "modelopt_nvfp4",
+    "ct_w4_asym",
+    "ct_mxfp4",
+]
+IN_GROUPS += ["torchao_int4", "modelopt_mxfp8"]
 IDS = prompt(24, seed=1)
 
 

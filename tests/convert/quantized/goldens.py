@@ -34,6 +34,7 @@ CASES = [  # one of each layout
     *("compressed_tensors-w4_group_asym", "compressed_tensors-w3_group", "compressed_tensors-w4_channel"),
     *("compressed_tensors-int8_channel_asym", "compressed_tensors-int8_tensor", "compressed_tensors-fp8_block_ragged"),
     *("compressed_tensors-fp8_group", "compressed_tensors-nvfp4", "compressed_tensors-mxfp4"),
+    *("compressed_tensors-mxfp8", "modelopt-mxfp8"),
     *("compressed_tensors_0_9-w4_act", "modelopt-nvfp4", "modelopt-fp8", "transformers-fp8_block"),
     *("torchao-int8_rows", "torchao-int8_rows_asym", "torchao-int4_dynamic_asym", "torchao-fp8_tensor"),
     *("torchao-int4_bf16", "auto_round-4bit_plain"),

@@ -21,7 +21,17 @@ from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
-from tests.tiny_quantized import FORMATS, GROUP, Format, packed, write_awq, write_fp4, write_fp8, write_quantized
+from tests.tiny_quantized import (
+    FORMATS,
+    GROUP,
+    Format,
+    packed,
+    write_awq,
+    write_fp4,
+    write_fp8,
+    write_mxfp8,
+    write_quantized,
+)
 from tests.tiny_vision import write_vision
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
@@ -34,7 +44,10 @@ FAMILIES = {  # with what is special
     "phi3": "qkv and gate_up in one tensor each",
     "bloom": "qkv interleaved by head, biases",
 }
-OF_MODULES = {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16}}
+OF_MODULES = {  # as ModelOpt writes them; tensors tell which is which
+    "model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16},
+    "model.layers.0.self_attn.o_proj": {"quant_algo": "MXFP8", "group_size": 32},
+}
 
 
 def opened(directory: Path) -> ParameterSource:
@@ -140,13 +153,13 @@ def test_modules_of_auto_round_may_have_groups_of_their_own_in_the_layout_of_awq
     assert "layers.0.down" in check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
 
 
-def test_modules_of_modelopt_may_have_4_bits_or_8(tiny: Checkpoints, tmp_path: Path) -> None:
-    """NVFP4 but for v, out and down; q, k and v are one product here, so they are read in floats."""
-    eights = ("v_proj", "o_proj", "down_proj")
+def test_modules_of_modelopt_may_be_of_any_of_its_formats(tiny: Checkpoints, tmp_path: Path) -> None:
+    """q, k and v are one product here, so they are read in floats where they differ."""
+    others = {"v_proj": partial(write_fp8, shape="whole"), "down_proj": partial(write_fp8, shape="channels")}
     mixed = Format(
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": OF_MODULES},
         partial(write_fp4, style="modelopt"),
-        dict.fromkeys(eights, partial(write_fp8, shape="whole")),
+        others | {"o_proj": write_mxfp8},
     )
     kept = check(write_quantized(tiny("llama2_gqa"), tmp_path, mixed), "quantised")
     assert kept == {f"layers.{i}.{kind}" for i in range(2) for kind in ("out", "gate_up", "down")}

@@ -280,7 +280,7 @@ def compressed_tensors() -> Iterator[Case]:
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     packed, plain, floats = "pack-quantized", "int-quantized", "float-quantized"
     nvfp4 = args(4, "float", "tensor_group", group_size=16, scale_dtype=torch.float8_e4m3fn)
-    mxfp4 = args(4, "float", "group", group_size=32, scale_dtype=torch.uint8)
+    mxfp4, mxfp8 = (args(bits, "float", "group", group_size=32, scale_dtype=torch.uint8) for bits in (4, 8))
     cases = {  # layout, arguments, type of the scales, shape
         "w4_group": (packed, args(4, "int", "group", group_size=32), f16, (24, 96)),
         "w4_group_bf16": (packed, args(4, "int", "group", group_size=16), bf16, (16, 48)),
@@ -309,6 +309,7 @@ def compressed_tensors() -> Iterator[Case]:
         "naive_fp8": ("naive-quantized", args(8, "float", "tensor"), f32, (16, 40)),
         "nvfp4": ("nvfp4-pack-quantized", nvfp4, f32, (16, 96)),
         "mxfp4": ("mxfp4-pack-quantized", mxfp4, f32, (16, 96)),
+        "mxfp8": ("mxfp8-quantized", mxfp8, f32, (16, 96)),
     }
 
     def parts(weight: torch.Tensor, settings: Any) -> torch.Tensor:
@@ -381,7 +382,7 @@ def compressed_tensors_0_9() -> Iterator[Case]:
 
 def modelopt() -> Iterator[Case]:
     """Its quantised tensors, under the names of its export."""
-    from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
 
     weight = matrix(24, 96)
     held, scales, whole = NVFP4QTensor.quantize(weight.clone(), 16)
@@ -393,6 +394,10 @@ def modelopt() -> Iterator[Case]:
     scale = scale.reshape(())
     tensors = {"weight": held._quantized_data, "weight_scale": scale, "input_scale": torch.tensor(0.01)}
     yield "fp8", {"quant_method": "modelopt", "quant_algo": "FP8"}, tensors, held.dequantize(torch.float32, scale=scale)
+    held, scales = MXFP8QTensor.quantize(weight)
+    dense = held.dequantize(torch.float32, scale=scales)
+    config = {"quant_method": "modelopt", "quant_algo": "MXFP8", "group_size": 32}
+    yield "mxfp8", config, {"weight": held._quantized_data, "weight_scale": scales}, dense
 
 
 def gpt_oss() -> Iterator[Case]:

@@ -195,6 +195,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
         ("bitsandbytes-nf4", "bitsandbytes", None),
         ("auto-round", "awq", None),
         ("mxfp4", "mxfp4", None),
+        ("modelopt", "fp8", None),
         ("none", "awq", "none"),
         ("none", None, "none"),
     ],
