@@ -105,12 +105,7 @@ def open_adapter(directory: Path) -> Adapter:
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{directory}: no {CONFIG}")
     stamps = _stamps(directory)
-    try:
-        adapter = _open(directory)
-    except CheckpointError as error:
-        if str(error).startswith(tuple(WEIGHTS)):  # which file of one directory; but others may hold an adapter too
-            raise CheckpointError(f"{directory}/{error}", exit_code=error.exit_code) from error
-        raise
+    adapter = _open(directory)
     if _stamps(directory) != stamps:
         raise CheckpointError(f"{directory}: changed while it was read; try again when it is written")
     return adapter
@@ -165,9 +160,10 @@ def _check(config: Config) -> None:
 
 
 def _tensors(directory: Path) -> Tensors:
+    """Of a file that messages name by its whole path: there may be several adapters."""
     for name, open_file in WEIGHTS.items():
-        if (directory / name).is_file():
-            return open_file(directory / name, copied=True)
+        if (path := directory / name).is_file():
+            return open_file(path, copied=True, called=str(path))
     raise CheckpointError(f"{directory}: no {' or '.join(WEIGHTS)}")
 
 

@@ -57,16 +57,20 @@ class Entry:
 class SafetensorsFile(Tensors):
     """One file, checked on construction and mapped read-only, or copied.
 
+    Args:
+        called: how messages name it: by its name alone unless told.
+
     Raises:
         CheckpointError: the file is missing, cut, overlapping or malformed; the message names file and tensor.
     """
 
-    def __init__(self, path: Path, *, copied: bool = False) -> None:
+    def __init__(self, path: Path, *, copied: bool = False, called: str = "") -> None:
         self.path = path
+        self._called = called or path.name
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
-                self._entries = read_header(file.read(PREFIX), file.read(MAX_HEADER), size, path.name)
+                self._entries = read_header(file.read(PREFIX), file.read(MAX_HEADER), size, self._called)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         self._data = memory_map(path, copied=copied)
@@ -84,7 +88,7 @@ class SafetensorsFile(Tensors):
         return self._entries[name].dtype.name
 
     def where(self, name: str) -> str:
-        return self.path.name
+        return self._called
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         entry = self._entries[name]

@@ -79,12 +79,16 @@ class View:
 class TorchFile(Tensors):
     """The tensors of one file, checked on construction and mapped read-only, or copied.
 
+    Args:
+        called: how messages name it: by its name alone unless told.
+
     Raises:
         CheckpointError: the file is cut or malformed, or its pickle holds anything but named tensors.
     """
 
-    def __init__(self, path: Path, *, copied: bool = False) -> None:
+    def __init__(self, path: Path, *, copied: bool = False, called: str = "") -> None:
         self.path = path
+        self._called = called or path.name
         self._data = memory_map(path, copied=copied)
         try:
             archive = self._data[:4] == ZIP_MAGIC
@@ -93,7 +97,7 @@ class TorchFile(Tensors):
             for name, view in self._views.items():
                 _check(name, view, self._storages)
         except (ValueError, OSError, zipfile.BadZipFile, NotImplementedError, struct.error) as error:
-            raise CheckpointError(f"{path.name}: {error}; not a PyTorch file of weights") from error
+            raise CheckpointError(f"{self._called}: {error}; not a PyTorch file of weights") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._views
@@ -108,7 +112,7 @@ class TorchFile(Tensors):
         return self._views[name].storage.dtype.name
 
     def where(self, name: str) -> str:
-        return self.path.name
+        return self._called
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         tensor = self._views[name]

@@ -73,7 +73,7 @@ def mixed(settings: object) -> dict[str, Any]:
         ("transformers-fp8_block", {"weight_block_size": None}, r"scale_inv' has shape \[3, 3\], must have one scale"),
         ("transformers-fp8_block", {"fmt": "e5m2"}, "fmt must be e4m3"),
         ("transformers-fp8_block", {"weight_scale_semantics": "forward"}, "weight_scale_semantics must be inverse"),
-        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, .*NVFP4, .*got 'W4A8_AWQ'"),
+        ("modelopt-fp8", {"quant_algo": "W4A8_AWQ"}, "must be one of FP8, .*NVFP4, MIXED_PRECISION, got 'W4A8_AWQ'"),
         ("modelopt-fp8", mixed({"quant_algo": "W4A16_AWQ"}), "quantized_layers: a.b must have a quant_algo of FP8"),
         ("modelopt-fp8", mixed({}), "quantized_layers: a.b: quant_algo is missing"),
         ("modelopt-fp8", mixed("FP8"), "a.b must be an object"),
