@@ -42,14 +42,26 @@ class Leaves:
     def of(cls, module: Any) -> Self:
         return cls(*jax.tree.flatten(module))
 
-    def given_to(self, function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
+    def given_to(self, function: Callable[..., Any], *constants: Any) -> "OfArrays":
         """`function` of `constants`, the module and more arguments, as a function of the arrays and these."""
+        return OfArrays(function, constants, self.structure)
 
-        def of_arrays(arrays: list[Array], *others: Any) -> Any:
-            return function(*constants, self.structure.unflatten(arrays), *others)
 
-        of_arrays.__name__ = function.__name__  # the program's
-        return of_arrays
+@dataclass(frozen=True)
+class OfArrays:
+    """See `Leaves.given_to`. Equal ones compute the same, so they need be compiled only once."""
+
+    function: Callable[..., Any]
+    constants: tuple[Any, ...]
+    structure: Any
+
+    @property
+    def __name__(self) -> str:
+        """The program's."""
+        return self.function.__name__
+
+    def __call__(self, arrays: list[Array], *others: Any) -> Any:
+        return self.function(*self.constants, self.structure.unflatten(arrays), *others)
 
 
 @dataclass(frozen=True)
