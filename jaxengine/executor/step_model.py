@@ -57,7 +57,7 @@ class OfArrays:
 
     @property
     def __name__(self) -> str:
-        """The program's."""
+        """The program's, in traces."""
         return self.function.__name__
 
     def __call__(self, arrays: list[Array], *others: Any) -> Any:

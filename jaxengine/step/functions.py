@@ -133,6 +133,11 @@ class Split:
     page_size: int
     adapted: tuple[str | None, ...]
 
+    @property
+    def __name__(self) -> str:
+        """The program's, in traces."""
+        return type(self).__name__.lower()
+
     @classmethod
     def of(cls, module: nnx.Module, page_size: int) -> tuple[Self, list[Array]]:
         graph, state = nnx.split(module)

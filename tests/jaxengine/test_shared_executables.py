@@ -32,3 +32,13 @@ def _all_built(tiny: Checkpoints) -> int:
         return len([executables[name] for name in executables.built])
     finally:
         engine.close()
+
+
+def test_programs_have_the_names_that_traces_show(tiny: Checkpoints) -> None:
+    engine = load(tiny("llama2_gqa"))
+    try:
+        executables = engine.runner.executables
+        programs = {executables[name].as_text().split(",")[0] for name in executables.built}
+    finally:
+        engine.close()
+    assert {f"HloModule jit_{name}" for name in ("backbone", "sample", "sample_greedy", "score")} <= programs
