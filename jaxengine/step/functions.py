@@ -136,7 +136,7 @@ class Split:
     @property
     def __name__(self) -> str:
         """The program's, in traces."""
-        return type(self).__name__.lower()
+        return self.__class__.__qualname__.lower()
 
     @classmethod
     def of(cls, module: nnx.Module, page_size: int) -> tuple[Self, list[Array]]:
