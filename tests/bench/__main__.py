@@ -1,10 +1,10 @@
-"""One command, one table: our engine against transformers, the cost of grammars, and the gateway against a mock engine.
+"""One command, one table: our engine against a peer, the cost of grammars, and the gateway against a mock engine.
 
-python -m tests.bench [--rounds 5] [--batches 1 4 16] [--new-tokens 64] [--prompts 128 1024] [--dtype bfloat16]
-[--quantize int8] [--tokenizer FILE] [--skip-engine] [--skip-grammars] [--skip-gateway]
+python -m tests.bench [--peer llama.cpp] [--rounds 5] [--batches 1 4 16] [--new-tokens 64] [--prompts 128 1024]
+[--dtype bfloat16] [--quantize int8] [--tokenizer FILE] [--skip-engine] [--skip-grammars] [--skip-gateway]
 
 To compare two versions of the code, run it in turns from both trees (PYTHONPATH=TREE python -m tests.bench --rounds 1):
-each ratio to transformers is taken within a round, so it can be compared where rates drift.
+each ratio to the peer is taken within a round, so it can be compared where rates drift.
 """
 
 import argparse
@@ -13,12 +13,13 @@ from pathlib import Path
 
 from gateway.benchmark.markdown import table
 from jaxengine.options.table import EngineOptions
-from tests.bench import engine, gateway, grammars
+from tests.bench import engine, gateway, grammars, peers
 from tests.bench.machine import described
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--peer", choices=peers.NAMES, default=peers.NAMES[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16], help="rows that decode together")
     parser.add_argument("--new-tokens", type=int, default=64, help="of each row")
@@ -33,13 +34,14 @@ def main() -> int:
     print(f"{described()}, medians of {options.rounds} rounds\n")
     if not options.skip_engine:
         chosen = EngineOptions(dtype=options.dtype, quantize=options.quantize, prefix_cache=False, max_batch_size=16)
-        contenders = engine.Contenders.load(chosen)
-        if options.batches:
-            decoded = engine.decode(contenders, options.batches, options.rounds, options.new_tokens)
-            print(table(engine.DECODE_COLUMNS, decoded), "\n", flush=True)
-        if options.prompts:
-            prefilled = engine.prefill(contenders, options.prompts, options.rounds)
-            print(table(engine.PREFILL_COLUMNS, prefilled), "\n", flush=True)
+        batch, longest = max(options.batches, default=1), max(engine.PROMPT + options.new_tokens, *options.prompts)
+        with engine.Contenders.load(chosen, options.peer, batch, longest + 1) as contenders:
+            if options.batches:
+                decoded = engine.decode(contenders, options.batches, options.rounds, options.new_tokens)
+                print(table(contenders.decode_columns, decoded), "\n", flush=True)
+            if options.prompts:
+                prefilled = engine.prefill(contenders, options.prompts, options.rounds)
+                print(table(contenders.prefill_columns, prefilled), "\n", flush=True)
     if not options.skip_grammars:
         constrained = grammars.load(max_batch_size=16)
         decoded = grammars.decode(constrained, options.batches, options.rounds, options.new_tokens)

@@ -1,15 +1,14 @@
-"""Our engine and transformers' static-batch `generate`: same weights, prompts and machine, taking turns."""
+"""Our engine and a peer: same weights, prompts and machine, taking turns."""
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from convert.cache import cache_root
 from convert.source import open_model
@@ -21,29 +20,38 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from jaxengine.weights.quantization import chosen_formats
-from tests.bench.transformers_twin import twin
+from tests.bench.peers import Peer, peer
 
 PROMPT = 32  # tokens, where decoding is measured
-DECODE_COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights GB/s")
-PREFILL_COLUMNS = ("default model", "prefill tok/s", "transformers", "ratio", "seen", "GFLOP/s")
 
 
 @dataclass(frozen=True)
 class Contenders:
-    """Our engine, every bucket compiled, and transformers' model with the same weights."""
+    """Our engine, every bucket compiled, and a peer with the same weights."""
 
     engine: Engine
-    reference: Any
+    peer: Peer
+    peer_name: str
     quantize: str | None
 
     @classmethod
-    def load(cls, options: EngineOptions) -> "Contenders":
+    @contextmanager
+    def load(cls, options: EngineOptions, peer_name: str, batch: int, tokens: int) -> Iterator["Contenders"]:
+        """For batches of up to `batch` requests with `tokens` each."""
         enable_compile_cache(compile_cache_in(cache_root()))
-        torch.set_num_threads(os.cpu_count() or 1)
         model = open_model(None)
         engine = load_engine(model, options)
         engine.finish_compiling()
-        return cls(engine, twin(model.source), options.quantize)
+        with peer(peer_name, model, batch, tokens) as loaded:
+            yield cls(engine, loaded, peer_name, options.quantize)
+
+    @property
+    def decode_columns(self) -> tuple[str, ...]:
+        return ("default model", "decode tok/s", self.peer_name, "ratio", "seen", "whole requests", "weights GB/s")
+
+    @property
+    def prefill_columns(self) -> tuple[str, ...]:
+        return ("default model", "prefill tok/s", self.peer_name, "ratio", "seen", "GFLOP/s")
 
     @property
     def spec(self) -> Any:
@@ -59,7 +67,7 @@ class Contenders:
 
     def seconds(self, prompts: np.ndarray, new_tokens: int) -> tuple[float, float]:
         """Ours and theirs, one after the other. Greedy; ours shares no prefix."""
-        return _seconds(_ours, self.engine, prompts, new_tokens), _seconds(_theirs, self.reference, prompts, new_tokens)
+        return _seconds(_ours, self.engine, prompts, new_tokens), _seconds(self.peer.generate, prompts, new_tokens)
 
 
 def decode(contenders: Contenders, batches: Sequence[int], rounds: int, new_tokens: int) -> list[list[str]]:
@@ -100,19 +108,6 @@ def _ours(engine: Engine, prompts: np.ndarray, new_tokens: int) -> None:
         engine.submit(Request(i, prompt.tolist(), params))
     while not engine.idle:
         engine.step()
-
-
-def _theirs(model: Any, prompts: np.ndarray, new_tokens: int) -> None:
-    ids = torch.from_numpy(prompts)
-    with torch.inference_mode():
-        model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=new_tokens,
-            min_new_tokens=new_tokens,
-            do_sample=False,
-            pad_token_id=0,
-        )
 
 
 def _decode_row(
