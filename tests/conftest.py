@@ -19,6 +19,7 @@ Checkpoints = Callable[[str], Path]
 # Before PyTorch is imported: beside other work its two threads wait for each other, 97 s for what one does in 0.6 s.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 shared_cache.share_compiles()
+gc.set_threshold(50_000, 20, 50)  # what traces and lowers a tiny model's steps took 4.3 s of a core instead of 5.4
 
 MANY_MAPS = 20_000
 DEFAULT_MODEL = DefaultModel()
