@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from jaxengine.options.values import Value
+from jaxengine.options.values import JSON, Value
 
 MAX_DRAFT_TOKENS = 63  # of one request in a step
 MAX_LOOKUP = 1024  # tokens of an n-gram, or of a match
@@ -207,7 +207,7 @@ def _checked(text: str) -> str:
     return text
 
 
-speculative_config = Value("JSON", _checked)
+speculative_config = Value(JSON, _checked)
 
 
 def decide(speculate: int | None, config: str | None) -> Speculation | None:

@@ -9,6 +9,7 @@ from typing import Any
 from jaxengine.options.suggestion import suggestion
 
 LARGEST = 2**31 - 1
+JSON = "JSON"  # how a value that is an object of JSON is shown: an option of one may also be given a field at a time
 
 
 @dataclass(frozen=True)
