@@ -245,7 +245,7 @@ class Supervisor:
         )
         if self._stopping.is_set():  # `stop` or `kill` came while the process was being created
             process.kill()
-        watchdog = asyncio.create_task(self._watch_startup(process))
+        watchdog = asyncio.create_task(self._watch_startup())
         try:
             code = await process.wait()
         finally:
@@ -254,7 +254,7 @@ class Supervisor:
         self._move(Signal.EXITED)
         return code
 
-    async def _watch_startup(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch_startup(self) -> None:
         while self._waits or (left := self._starts + self._startup_timeout - time.monotonic()) > 0:
             await asyncio.sleep(WAIT_SECONDS if self._waits else left)
         if not self._ready:
