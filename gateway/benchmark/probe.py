@@ -72,21 +72,22 @@ async def _api(client: HttpClient, models: Any, info: Any, *, chats: bool) -> st
 async def _first(client: HttpClient, dialect: Completions | Chat, timeout: float) -> Reply:
     try:
         async with asyncio.timeout(timeout):
-            return await _asked(client, "POST", dialect.path, dialect.body(Prompt("Hello", tokens=1)))
+            return await _asked(client, dialect.path, dialect.body(Prompt("Hello", tokens=1)))
     except TimeoutError:
         raise NoServer(f"{client.url} does not answer a first request within {timeout:g} s") from None
 
 
 async def _json(client: HttpClient, target: str) -> Any:
     """What a GET answers; None if it answers something else."""
-    reply = await _asked(client, "GET", target)
+    reply = await _asked(client, target)
     try:
         return plain_json.loads(bytes(reply.body).decode()) if reply.status == 200 else None
     except ValueError:
         return None
 
 
-async def _asked(client: HttpClient, method: str, target: str, body: dict[str, Any] | None = None) -> Reply:
+async def _asked(client: HttpClient, target: str, body: dict[str, Any] | None = None) -> Reply:
+    """The answer to a POST of `body`, or to a GET without one. Raises NoServer."""
     try:
         reply = await (client.get(target) if body is None else client.post(target, body))
     except (Unreachable, ConnectionLost) as error:

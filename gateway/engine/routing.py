@@ -79,15 +79,16 @@ class Keys:
         """Pages that the prompt may start from: at least one token is left to compute."""
         return (self.length - 1) // self.page_size
 
-    def first(self, count: int) -> Sequence[int]:
-        """The first `count` keys, or all if there are fewer."""
-        missing = count - len(self._known)
+    def between(self, begin: int, end: int) -> Sequence[int]:
+        """The keys from number `begin` up to `end`, or those of them that there are."""
+        missing = end - len(self._known)
         if missing > 0:
             self._known += itertools.islice(self._rest, missing)
-        return self._known[:count]
+        return self._known[begin:end]
 
     def at(self, index: int) -> int:
-        return self.first(index + 1)[index]
+        [key] = self.between(index, index + 1)
+        return key
 
 
 def choose(candidates: Sequence[Candidate], keys: Keys) -> Choice:
@@ -104,7 +105,7 @@ def choose(candidates: Sequence[Candidate], keys: Keys) -> Choice:
         reason: Reason = "prefix"
     else:
         reason = "hash" if len(best) > 1 else "load"
-    promised = keys.first(cached[chosen] + PROMISED_PAGES)[cached[chosen] :]
+    promised = keys.between(cached[chosen], cached[chosen] + PROMISED_PAGES)
     return Choice(candidates[chosen].number, reason, cached[chosen] * keys.page_size, promised)
 
 
@@ -133,6 +134,6 @@ def _cost(candidate: Candidate, keys: Keys, cached_pages: int) -> float:
 
 def _meeting(keys: Keys) -> Callable[[int], bytes]:
     """Ranks replicas, in an order of its own for each beginning of prompts."""
-    first = keys.first(MEETING_PAGES)
+    first = keys.between(0, MEETING_PAGES)
     name = first[-1] if first else 0
     return lambda number: hashlib.sha256(f"{name} {number}".encode()).digest()

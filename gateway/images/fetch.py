@@ -94,7 +94,7 @@ class Fetcher:
         for address in addresses[:-1]:
             try:
                 return await self._get_at(remote, address)
-            except OSError as error:  # TimeoutError too, of this connection
+            except OSError as error:
                 logger.debug("%s at %s: %s", remote.host, address, error)
         return await self._get_at(remote, addresses[-1])
 

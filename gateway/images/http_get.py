@@ -45,14 +45,16 @@ async def get(remote: Remote, address: Address, tls: ssl.SSLContext, max_bytes: 
 
     Raises:
         Refused: it breaks a bound.
-        OSError, TimeoutError: no connection within `connect_seconds`, or it was lost.
+        OSError: no connection within `connect_seconds`, or it was lost.
         h11.RemoteProtocolError: it is no HTTP, or ends too early.
     """
     secure = tls if remote.scheme == "https" else None
-    async with asyncio.timeout(connect_seconds):
-        reader, writer = await asyncio.open_connection(
-            str(address), remote.port, ssl=secure, server_hostname=remote.host if secure else None
-        )
+    name = remote.host if secure else None
+    try:
+        async with asyncio.timeout(connect_seconds):
+            reader, writer = await asyncio.open_connection(str(address), remote.port, ssl=secure, server_hostname=name)
+    except TimeoutError:
+        raise ConnectionError(f"no connection within {connect_seconds:g} s") from None
     try:
         return await _Exchange(reader, writer, max_bytes).run(remote)
     finally:

@@ -41,11 +41,15 @@ class Workers:
         self._ending = asyncio.Event()
 
     async def run(self) -> int:
-        """Keep all running until `drain`, or until one cannot be kept running; the exit code of the server."""
+        """Keep all running until `drain`, or until one cannot be kept running; the exit code of the server. Raises
+        OSError: a process cannot be made.
+        """
         keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         ending = asyncio.create_task(self._ending.wait())
-        await asyncio.wait((*keepers, ending), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((*keepers, ending), return_when=asyncio.FIRST_COMPLETED)
         if not self._ending.is_set():
+            for keeper in done:
+                keeper.result()  # raises what is not logged yet
             return os.EX_SOFTWARE
         await asyncio.gather(ending, *keepers)
         return 0

@@ -132,7 +132,7 @@ class Supervisor:
         self._budget = budget
         self._process: asyncio.subprocess.Process | None = None
         self._began = 0.0  # start of this life, in seconds of the monotonic clock
-        self._starts = 0.0  # and of what of it may take the startup timeout
+        self._starts = 0.0  # likewise, of what of it may take the startup timeout: its start, or when it last waited
         self._ready = self._ever_ready = False
         self._hung = self._asked = self._waits = False
         self._name, self._stderr = name, stderr
@@ -183,7 +183,9 @@ class Supervisor:
         """The engine reports that it waits for those of other machines, or does so no more. Waiting is no part of a
         start that may take too long.
         """
-        self._waits, self._starts = waits, time.monotonic()
+        if self._waits:
+            self._starts = time.monotonic()
+        self._waits = waits
 
     def ready(self) -> None:
         """The engine reports that it is ready."""
@@ -243,7 +245,7 @@ class Supervisor:
         )
         if self._stopping.is_set():  # `stop` or `kill` came while the process was being created
             process.kill()
-        watchdog = asyncio.create_task(self._watch_startup(process))
+        watchdog = asyncio.create_task(self._watch_startup())
         try:
             code = await process.wait()
         finally:
@@ -252,7 +254,7 @@ class Supervisor:
         self._move(Signal.EXITED)
         return code
 
-    async def _watch_startup(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch_startup(self) -> None:
         while self._waits or (left := self._starts + self._startup_timeout - time.monotonic()) > 0:
             await asyncio.sleep(WAIT_SECONDS if self._waits else left)
         if not self._ready:

@@ -101,7 +101,7 @@ class NamedGenerations:
             return own[-1].text
         for file in reversed(self._files((caller, name))):
             try:
-                return file.read_text(errors="ignore")  # the last character may be half written
+                return file.read_bytes().decode(errors="ignore")  # the last character may be half written
             except FileNotFoundError:  # the generation has ended since
                 continue
         return ""

@@ -11,9 +11,9 @@ import asyncio
 import json
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,7 +58,8 @@ class ResponseStore:
         self._path = IN_MEMORY if directory is None else directory / FILE
         # Opened when first used, but a shared one at once: the first process makes the file before others start.
         self._connection = None if directory is None else self._open()
-        self._lock = threading.Lock()  # a connection has one transaction at a time
+        # Of its own: a connection has one transaction at a time, and those that wait need no thread of other work.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     async def put(self, id: str, caller: int, record: Record, items: Iterable[str]) -> bool:
         """Keep `record`, which may be found by the ids of its `items` too. Returns whether it is kept: one larger than
@@ -88,10 +89,10 @@ class ResponseStore:
         return await self._asked(forget)
 
     def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        """For good, once all that was asked for is done."""
+        self._thread.shutdown()
+        if self._connection is not None:
+            self._connection.close()
 
     async def _asked(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         """What a client asks the store for. Raises RequestError, UNAVAILABLE, where another process writes for too long
@@ -108,13 +109,12 @@ class ResponseStore:
         """`work` in one transaction, which may wait for other processes. Raises sqlite3.Error."""
 
         def run() -> Result:
-            with self._lock:
-                if self._connection is None:
-                    self._connection = self._open()
-                with self._connection as database:
-                    return work(database)
+            if self._connection is None:
+                self._connection = self._open()
+            with self._connection as database:
+                return work(database)
 
-        return await asyncio.to_thread(run)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self._path, timeout=WAIT_SECONDS, check_same_thread=False)

@@ -5,6 +5,7 @@ characters only, so every split of the same text gives the same result. Text tha
 is held back, unless stop strings stay in the output.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 MAX_STOP_CHARACTERS = 256  # of one stop string: each is searched for at every token
@@ -24,6 +25,8 @@ class StopMatcher:
     def __init__(self, stops: list[str], *, keep: bool) -> None:
         self._stops = stops
         self._keep = keep
+        self._sorted = sorted(stops)
+        self._firsts = {stop[0] for stop in stops}
         self._tail = ""  # the end of the text, in which a match may begin; with `keep` it is released
         self._longest = max(map(len, stops), default=0)
 
@@ -57,14 +60,16 @@ class StopMatcher:
         if self._keep:
             self._tail = buffer[-(self._longest - 1) :] if self._longest > 1 else ""
             return Release(text)
-        held = max((_overlap(buffer, stop) for stop in self._stops if stop[0] in buffer), default=0)
-        self._tail = buffer[len(buffer) - held :]
-        return Release(buffer[: len(buffer) - held])
+        held = self._held_from(buffer)
+        self._tail = buffer[held:]
+        return Release(buffer[:held])
 
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+    def _held_from(self, buffer: str) -> int:
+        """Where the longest end of `buffer` begins that is a beginning of a stop string, but not all of it."""
+        for at in range(max(0, len(buffer) - self._longest + 1), len(buffer)):
+            if buffer[at] in self._firsts:
+                end = buffer[at:]
+                behind = bisect_right(self._sorted, end)  # where those longer ones stand that begin with `end`
+                if behind < len(self._sorted) and self._sorted[behind].startswith(end):
+                    return at
+        return len(buffer)

@@ -40,7 +40,9 @@ class TemplateRenderer:
     async def render(self, **chat: Any) -> str:
         """`ChatTemplate.render(**chat)`, of the template `source` if `chat` has one. Raises RequestError."""
         async with self._turn:
-            helper = self._helper or await self._start()
+            helper = self._helper
+            if helper is None or helper.returncode is not None:  # the kernel may have ended it since, for its memory
+                helper = await self._start()
             try:
                 answer = await asyncio.wait_for(_ask(helper, chat), TIME_LIMIT)
             except BaseException as error:  # cancellation too: the next request would read this one's answer

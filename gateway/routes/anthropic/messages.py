@@ -77,7 +77,7 @@ async def respond(request: Request, gateway: Gateway, body: MessagesRequest, arr
     return await EventStream.begin(request, _stream(request, gateway, body, arrival), failure, {"request-id": id})
 
 
-async def count(request: Request, gateway: Gateway, body: CountRequest) -> Response:
+async def count(gateway: Gateway, body: CountRequest) -> Response:
     """The tokens of the prompt; nothing is generated, and no permit is needed."""
     model, description = serving(gateway)
     asked = await _chat_request(gateway, body)

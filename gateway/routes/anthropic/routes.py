@@ -26,4 +26,4 @@ async def create(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
 @router.post("/count_tokens", openapi_extra=takes(CountRequest) | answers(responses.TokenCount))
 async def count_tokens(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """How many input tokens a message would have."""
-    return await messages.count(request, gateway, await read_body(request, CountRequest))
+    return await messages.count(gateway, await read_body(request, CountRequest))

@@ -11,7 +11,9 @@ _NUMBER = rf"-?[0-9]{{1,{DIGITS}}}(\.[0-9]{{1,{DIGITS}}})?"
 
 def _number(value: Any) -> Any:
     """The number that a text is; anything else as it is, for pydantic to judge."""
-    return float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value) else value
+    if not isinstance(value, str) or not re.fullmatch(_NUMBER, value):
+        return value
+    return float(value) if "." in value else int(value)  # a seed may have more digits than a double
 
 
 def _whole(value: Any) -> Any:

@@ -10,6 +10,7 @@ from fastapi import Request
 
 from gateway.errors import Kind, RequestError
 from gateway.http.body import raw_body
+from gateway.http.encoding import in_thread
 
 LENGTH = "inference-header-content-length"
 _DIGITS = re.compile(r"\d{1,12}")
@@ -26,7 +27,8 @@ async def read_parts(request: Request, limit: int) -> tuple[bytes | None, bytes]
         RequestError: the header is no length of this body, or the body cannot be inflated.
     """
     encoding = request.headers.get("content-encoding", "identity").lower()
-    body = inflated(await raw_body(request), encoding, limit)
+    raw = await raw_body(request)
+    body = await in_thread(lambda: inflated(raw, encoding, limit), when=encoding != "identity")  # 32 kB may be 32 MB
     lengths = request.headers.getlist(LENGTH)
     if not lengths:
         return body, b""

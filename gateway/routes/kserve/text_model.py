@@ -100,7 +100,8 @@ async def _stream(
         async for index, delta in deltas:
             running -= delta.finish is not None
             pieces = [[delta] if number == index else [] for number in range(len(reply.outputs))]
-            response = InferResponse(request.model, request.id, tuple(answer.tensors(pieces)), final=not running)
+            tensors = await in_thread(partial(answer.tensors, pieces), when=body.lists_many(len(delta.tokens)))
+            response = InferResponse(request.model, request.id, tuple(tensors), final=not running)
             if running:
                 yield response
     yield replace(response, stats=lifecycle.stats())

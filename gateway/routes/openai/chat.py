@@ -111,7 +111,8 @@ async def _chat(
     limit = validation.new_tokens(prompt, body.new_tokens, context, "messages", name=name)
     answer = AnswerFormat.of(body, text, gateway.formats(model))
     breakers = await dry_breakers(body, model, description.vocab_size)
-    requests = sampling.generate_requests(body, adapter, prompt, limit, model, breakers=breakers)
+    make = partial(sampling.generate_requests, body, adapter, prompt, limit, model, breakers=breakers)
+    requests = await in_thread(make, when=body.is_tagged)
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
     grammar_fields = await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))

@@ -1,9 +1,10 @@
 """`/v1/completions`: one prompt or several, each a text or token ids."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from gateway.http.encoding import json_bytes, json_text
+from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.images.picture import ReadPrompt
 from gateway.request.gateway_state import Gateway
 from gateway.request.images import add_images
@@ -79,9 +80,10 @@ async def _outputs(
     limit = validation.new_tokens(ids, wanted, context, "prompt", otherwise=DEFAULT_TOKENS)
     echo_logprobs = bool(body.echo) and body.logprobs is not None
     breakers = await dry_breakers(body, model, description.vocab_size)
-    requests = sampling.generate_requests(
-        body, adapter, ids, limit, model, breakers=breakers, echo_logprobs=echo_logprobs
+    make = partial(
+        sampling.generate_requests, body, adapter, ids, limit, model, breakers=breakers, echo_logprobs=echo_logprobs
     )
+    requests = await in_thread(make, when=body.is_tagged)
     await add_images(gateway, lifecycle, requests, read)
     echo = _echo(model, prompt, ids, whole=len(ids) == len(asked.ids)) if body.echo else ""
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]

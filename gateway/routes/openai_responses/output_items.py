@@ -75,7 +75,7 @@ class OutputWriter:
     def write(self, delta: OutputDelta) -> list[Event]:
         """What `delta` adds to the output."""
         deltas = [delta] if self._logprobs is None else delta.singles()  # each token beside its own text
-        events = [event for each in deltas for piece in self._read(each) for event in self._piece(piece, each)]
+        events = [event for each in deltas for piece in self._read(each) for event in self._piece(piece)]
         return events if delta.finish is None else events + self._finish(delta.finish)
 
     def so_far(self) -> list[Item]:
@@ -89,7 +89,7 @@ class OutputWriter:
             return self._reader.read(delta)
         return [ContentText(delta.text)] if delta.text else []
 
-    def _piece(self, piece: Piece, delta: OutputDelta) -> list[Event]:
+    def _piece(self, piece: Piece) -> list[Event]:
         if isinstance(piece, ReasoningText):
             self._unlisted.clear()
             return [*self._opened("reasoning", "rs"), self._text("reasoning_text.delta", piece.text)]

@@ -1,6 +1,6 @@
 """TGI's routes: `/generate`, `/generate_stream`, `POST /` and `/info`.
 
-Where they differ from TGI 3, and why, is a table in `gateway/README.md`.
+Where they differ from TGI 3, and why, is a table in `docs/clients.md`.
 """
 
 import dataclasses

@@ -89,6 +89,14 @@ def test_a_prompt_that_nobody_knows_is_hashed_no_further_than_what_is_promised_o
     assert next(pages) == PROMISED_PAGES
 
 
+def test_the_time_for_a_long_cached_prompt_grows_as_its_length() -> None:
+    pages = list(range(32_768))  # half a million tokens
+    replicas = [Known(0, {*pages}), Known(1, {*pages[:16_384]})]
+    began = time.thread_time()
+    assert choose(replicas, keys(pages)).cached_tokens == PAGE * len(pages)
+    assert time.thread_time() - began < 1  # 3 s where each page is found behind a copy of those before it
+
+
 def by_cost(replicas: list[SimulatedReplica], prompt: list[int]) -> int:
     return choose(replicas, keys_of(prompt)).number
 

@@ -1,6 +1,7 @@
 """What is fetched, from whom, and what a server that means ill can do."""
 
 import asyncio
+import logging
 import ssl
 import time
 from ipaddress import ip_address
@@ -224,6 +225,21 @@ async def test_a_resolver_that_hangs_costs_its_request_alone() -> None:
         slow = [asyncio.create_task(refused(fetcher, f"http://slow.example:{server.port}/")) for _ in range(5)]
         assert await fetcher.fetch(remote(f"http://quick.example:{server.port}/picture")) == PICTURE
         assert all("within 1.5 s (--image-fetch-timeout)" in each for each in await asyncio.gather(*slow))
+
+
+async def test_an_address_that_answers_nothing_tells_the_client_no_more_than_one_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def open_connection(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    url = "http://127.0.0.1:1/"  # where nobody listens
+    fetcher = Fetcher(["127.0.0.1:1"], LIMITS)
+    refusing = await refused(fetcher, url)
+    monkeypatch.setattr(http_get.asyncio, "open_connection", open_connection)
+    caplog.set_level(logging.INFO)
+    assert await refused(fetcher, url) == refusing
+    assert "not fetched from 127.0.0.1:1: no connection within 0.6 s" in caplog.text
 
 
 async def test_names_are_looked_up_by_the_system() -> None:

@@ -139,6 +139,38 @@ async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(
     assert await running == 0
 
 
+async def test_an_engine_that_goes_on_reporting_progress_has_no_longer_to_become_ready(
+    supervise: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.processes.supervisor.STACK_DUMP_SECONDS", 0.1)
+    causes: list[str] = []
+    supervisor = supervise("import time; time.sleep(60)", startup_timeout=0.3, on_restart=causes.append)
+    running = asyncio.create_task(supervisor.run())
+
+    def reported() -> bool:
+        supervisor.waits(False)  # as with every line of progress
+        return causes == ["hung"]
+
+    await until(reported)
+    await supervisor.stop(0.1)
+    assert await running == 0
+
+
+async def test_waiting_for_other_machines_is_no_part_of_the_start(supervise: Callable[..., Supervisor]) -> None:
+    causes: list[str] = []
+    supervisor = supervise("import time; time.sleep(60)", startup_timeout=0.3, on_restart=causes.append)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: supervisor.pid is not None)
+    supervisor.waits(True)
+    await asyncio.sleep(0.5)
+    supervisor.waits(False)
+    supervisor.ready()
+    await asyncio.sleep(0.5)
+    assert not causes
+    await supervisor.stop(0.1)
+    assert await running == 0
+
+
 async def test_stopping_kills_an_engine_that_ignores_sigterm(
     supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:

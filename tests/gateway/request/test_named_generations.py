@@ -33,9 +33,9 @@ async def test_another_process_sees_a_text_and_ends_its_generation(tmp_path: Pat
         generation.output = growing
         await settle()
         assert there.text(1, "a") == "hé"
-        growing.text = "héllo"
+        growing.text = "héllo\r\n"
         await settle()
-        assert there.text(1, "a") == "héllo"
+        assert there.text(1, "a") == "héllo\r\n"
         assert (there.text(2, "a"), there.text(1, "b"), there.end(2, "a")) == ("", "", False)
         numbers = generation.until_ended(counted())
         assert await anext(numbers) == 0

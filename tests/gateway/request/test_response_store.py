@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import Kind, RequestError
-from gateway.request.response_store import FILE, ResponseStore
+from gateway.request.response_store import FILE, WAIT_SECONDS, ResponseStore
 
 PLENTY = 1 << 20
 
@@ -90,6 +90,18 @@ async def test_processes_share_what_lies_in_their_directory(tmp_path: Path) -> N
     assert await other.get_by_item("item 7", 0) is None
     one.close()
     other.close()
+
+
+async def test_writes_that_wait_for_another_process_leave_threads_to_other_work(tmp_path: Path) -> None:
+    store = ResponseStore(99, PLENTY, tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writes = [asyncio.create_task(put(store, f"{number}")) for number in range(64)]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.to_thread(lambda: None), WAIT_SECONDS / 2)
+        other.execute("ROLLBACK")
+    assert all(await asyncio.gather(*writes))
+    store.close()
 
 
 async def test_a_store_in_memory_leaves_no_file(tmp_path: Path, monkeypatch: Any) -> None:

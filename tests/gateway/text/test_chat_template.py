@@ -183,6 +183,17 @@ async def test_answers_stay_with_their_questions(renderers: list[TemplateRendere
     assert answers[1:] == [str(number) for number in range(1, 20)]
 
 
+async def test_a_helper_that_has_ended_between_two_chats_costs_neither(renderers: list[TemplateRenderer]) -> None:
+    renderer = TemplateRenderer("fine", {}, 10)
+    renderers.append(renderer)
+    chat: dict[str, Any] = {"messages": [], "add_generation_prompt": True}
+    assert await renderer.render(**chat) == "fine"
+    assert renderer._helper is not None
+    renderer._helper.kill()  # as the kernel does where memory is short
+    await renderer._helper.wait()
+    assert await renderer.render(**chat) == "fine"
+
+
 async def test_the_helper_inherits_no_secrets(
     renderers: list[TemplateRenderer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

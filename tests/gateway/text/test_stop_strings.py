@@ -1,9 +1,11 @@
 """Stop strings, against a direct search of the whole text."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.stop_strings import StopMatcher
+from gateway.text.stop_strings import MAX_STOP_CHARACTERS, StopMatcher
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3)
 CHUNKS = st.lists(st.text("abc", max_size=4), max_size=12)
@@ -61,6 +63,16 @@ def test_kept_stop_strings_hold_nothing_back(chunks: list[str], stops: list[str]
         if release.stop is not None:
             return
         assert release.text == chunk
+
+
+def test_many_long_stop_strings_that_may_all_have_begun_take_little_time() -> None:
+    begun, length = "a" * (MAX_STOP_CHARACTERS - 1), MAX_STOP_CHARACTERS
+    stops = [f"{begun}b", *("a" * equal + "c" * (length - equal) for equal in range(1, length))]
+    matcher = StopMatcher(stops, keep=False)
+    assert matcher.push(begun).text == ""
+    began = time.thread_time()
+    assert all(matcher.push("a").text == "a" for _ in range(200))
+    assert time.thread_time() - began < 1  # 2.3 s where each stop string is compared with each end of the text
 
 
 def test_without_stop_strings_text_passes_through() -> None:

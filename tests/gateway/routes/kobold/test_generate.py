@@ -83,6 +83,8 @@ async def test_numbers_may_be_written_as_texts() -> None:
         assert (request.sampling.temperature, request.sampling.top_k, request.max_new_tokens) == (0.5, 5, 3)
         assert dict(request.sampling.logit_bias) == {5: -3.5}
         assert [KINDS.Name(each) for each in request.sampling.samplers.order] == ["TOP_K", "TEMPERATURE"]
+        whole = await sent(app, temperature="1", sampler_seed="123456789012345677")  # no double has so many digits
+        assert (whole.sampling.temperature, whole.sampling.seed) == (1, 123456789012345677)
 
 
 async def test_null_means_absent_and_unknown_fields_are_ignored() -> None:

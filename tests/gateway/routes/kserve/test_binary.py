@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from gateway.http.piecewise import PIECE
+from gateway.routes.kserve import binary as kserve_binary
 from gateway.routes.kserve.tensor import BYTES, Tensor
 from tests.engine_mock import VOCABULARY, logits_of
 from tests.gateway.asgi_client import Connection
-from tests.gateway.fixtures import ServedApp, serve
+from tests.gateway.fixtures import Callers, ServedApp, serve
 from tests.gateway.routes.kserve.asking import IDS, TEXT, path, refused, tensor
 from tests.gateway.toys import byte_level
 
@@ -143,6 +144,15 @@ async def test_a_body_may_be_compressed_but_not_beyond_the_payload_limit(encodin
             assert response.status_code == 400, response.text
         other = await app.http.post(path("ensemble"), content=body, headers={"content-encoding": "br"})
         assert other.status_code == 415
+
+
+async def test_a_body_is_inflated_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = Callers(monkeypatch, kserve_binary.inflated, kserve_binary)
+    async with serve() as app:
+        content = gzip.compress(json.dumps({"inputs": [TEXT]}).encode())
+        response = await app.http.post(path("ensemble"), content=content, headers={"content-encoding": "gzip"})
+    assert response.status_code == 200
+    assert callers.beside_the_event_loop
 
 
 async def test_a_body_needs_no_content_type() -> None:

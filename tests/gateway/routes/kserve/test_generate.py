@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from gateway.http.encoding import json_bytes
+from gateway.routes.kserve import text_answer
 from gateway.routes.kserve.responses import Generated
+from gateway.routes.openai import common
 from tests.gateway.asgi_client import Connection, pace
-from tests.gateway.fixtures import HELLO, ServedApp, events, serve
+from tests.gateway.fixtures import HELLO, Callers, ServedApp, events, serve
 
 PATH = "/v2/models/ensemble/generate"
 STREAM = PATH + "_stream"
@@ -79,6 +82,17 @@ async def test_sums_of_logprobs_go_on_through_a_stream() -> None:
         found = events(await app.post(STREAM, text_input="lo", stream=True, max_tokens=3, return_log_probs=True))
         assert [each["cum_log_probs"] for each in found] == [-0.25, -0.5, -0.75]
         assert [each["output_log_probs"] for each in found] == [-0.25] * 3
+
+
+async def test_many_alternatives_of_a_stream_are_listed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole vocabulary beside each token takes 0.2 s a token, in which all streams would stand still."""
+    monkeypatch.setattr(common, "MANY", 1)
+    callers = Callers(monkeypatch, json_bytes, text_answer)
+    async with serve() as app:
+        fields = {"text_input": "lo", "stream": True, "max_tokens": 2, "return_logprobs": True, "logprobs": 2}
+        found = events(await app.post(STREAM, fields))
+        assert [len(json.loads(each["logprobs"])) for each in found] == [1, 1]
+    assert callers.beside_the_event_loop
 
 
 @pytest.mark.parametrize(

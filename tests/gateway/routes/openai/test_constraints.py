@@ -8,8 +8,9 @@ import pytest
 
 from gateway.grammar import json_schema, structural_tag, whitespace
 from gateway.grammar.json_style import OF_TGI, JsonStyle
+from gateway.http.body import MANY
 from jaxengine.rpc import engine_pb2 as pb
-from tests.gateway.fixtures import ServedApp, serve
+from tests.gateway.fixtures import Callers, ServedApp, serve
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
 TEXT: dict[str, Any] = {"prompt": "lo"}
@@ -197,6 +198,17 @@ async def test_a_refusal_by_the_engine_names_the_field_that_asked(stream: bool) 
             error = response.json()["error"]
             assert error["param"] == "structured_outputs.json"
             assert error["message"] == "structured_outputs.json is not valid: it allows no text"
+
+
+async def test_the_schemas_of_a_structural_tag_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = Callers(monkeypatch, structural_tag.lark, structural_tag)
+    large = "{" * (MANY + 1)  # of a small body, what is read first is read on the loop
+    async with serve() as app:
+        for path, asked in PATHS:
+            fields = {**asked, "structured_outputs": {"structural_tag": TAGGED}, "user": large}
+            assert (await app.post(path, fields)).status_code == 200
+        assert [each.grammar.lark for each in app.engine.requests] == [TAGGED_LARK] * len(PATHS)
+    assert readings.beside_the_event_loop
 
 
 async def test_a_server_may_refuse_every_constraint() -> None:
