@@ -14,11 +14,18 @@ class TextParser:
     """Reads reasoning first, then content and calls.
 
     What follows a mark and is no call stays text, mark and all, of the region where it stands. The text's end makes no
-    difference to that, unless the limit of tokens cut the text: then a call without a whole name is dropped.
+    difference to that, unless the limit of tokens cut the text: then a call without a whole name is dropped, and so
+    without a mark, where the text is `forced` to be calls.
     """
 
     def __init__(
-        self, tools_in: MarkedFormat | None, reasoning_in: ReasoningFormat | None, tools: Sequence[Tool], prompt: str
+        self,
+        tools_in: MarkedFormat | None,
+        reasoning_in: ReasoningFormat | None,
+        tools: Sequence[Tool],
+        prompt: str,
+        *,
+        forced: bool = False,
     ) -> None:
         self._format, self._reasoning_format, self._prompt = tools_in, reasoning_in, prompt
         self._tools = {tool.name: tool for tool in tools}
@@ -28,7 +35,7 @@ class TextParser:
         self._before_calls = marks(*self._opens, *noise)
         self._after_calls = marks(*self._opens, *noise, *(tools_in.closes if tools_in else ()))
         self._reading = self._read()
-        self._cut = False
+        self._forced, self._cut = forced, False
 
     def push(self, text: str) -> list[Piece]:
         self._reader.feed(text)
@@ -95,7 +102,7 @@ class TextParser:
             yield from written.read(call, mark)
         except (Malformed, EndOfText) as wrong:
             nameless, ended = reader.recording, isinstance(wrong, EndOfText)
-            if ended and (not nameless or (self._cut and (mark is not None or call.begun))):
+            if ended and (not nameless or (self._cut and (mark is not None or call.begun or self._forced))):
                 raise
             if not call.begun:
                 region(mark or "")

@@ -1,5 +1,5 @@
-"""Routes that two dialects share. The fields of the body tell the dialect: `inputs` is TGI's, `messages` and `prompt`
-are OpenAI's. Errors are worded in the dialect of the body, and in TGI's if the body is of neither.
+"""Routes that two dialects share. The fields of the body tell the dialect: `inputs` is TGI's, `messages`, `prompt`
+and `input` are OpenAI's. Errors are worded in the dialect of the body, and in TGI's if the body is of neither.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from gateway.request.written_images import spans_of_written
 from gateway.routes.openai import routes as openai
 from gateway.routes.openai import tokens
 from gateway.routes.openai.chat_prompt import spans_of_chat, with_written_images
+from gateway.routes.openai.embeddings import EmbeddingRequest
 from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.routes.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.routes.openai.errors import with_error_answers
-from gateway.routes.openai.responses import ChatCompletion, Completion, Tokens
+from gateway.routes.openai.responses import ChatCompletion, Completion, Embeddings, Tokens
 from gateway.routes.openai.schemas import ChatRequest, CompletionRequest
 from gateway.routes.tgi import routes as tgi
 from gateway.routes.tgi.errors import RESPONSES as TGI_ERRORS
@@ -40,14 +41,19 @@ EITHER = refusals({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_S
 
 @router.post(
     "/invocations",
-    openapi_extra=takes(GenerateRequest, ChatRequest, CompletionRequest)
-    | answers(list[Generation], ChatCompletion, Completion, events="those of the route whose body it is"),
+    openapi_extra=takes(GenerateRequest, ChatRequest, CompletionRequest, EmbeddingRequest)
+    | answers(list[Generation], ChatCompletion, Completion, Embeddings, events="those of the route whose body it is"),
     responses=EITHER,
 )
 async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """SageMaker's route: the body of `/`, of a chat or of a completion, and that route's answer."""
+    """SageMaker's route: the body of `/`, of a chat, of a completion or of embeddings, and that route's answer."""
     return await _by_body(
-        request, gateway, inputs=tgi.compatible, messages=openai.chat_completions, prompt=openai.text_completions
+        request,
+        gateway,
+        inputs=tgi.compatible,
+        messages=openai.chat_completions,
+        prompt=openai.text_completions,
+        input=openai.embedded,
     )
 
 
@@ -81,17 +87,16 @@ async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
     return Response(await asyncio.to_thread(_listed, spans), media_type="application/json")
 
 
-async def _by_body(
-    request: Request, gateway: Gateway, *, inputs: Handler, messages: Handler, prompt: Handler
-) -> Response:
+async def _by_body(request: Request, gateway: Gateway, *, inputs: Handler, **of_openai: Handler) -> Response:
+    """The answer of the handler whose name is a field of the body."""
     names = await field_names(request)
     if "inputs" in names:
         return await inputs(request, gateway)
-    if "messages" in names:
-        return await with_error_answers(request, messages(request, gateway))
-    if "prompt" in names:
-        return await with_error_answers(request, prompt(request, gateway))
-    raise RequestError(Kind.SHAPE, "the body needs `inputs`, `messages` or `prompt`")
+    for name, handler in of_openai.items():
+        if name in names:
+            return await with_error_answers(request, handler(request, gateway))
+    known, last = ", ".join(f"`{name}`" for name in ("inputs", *list(of_openai)[:-1])), list(of_openai)[-1]
+    raise RequestError(Kind.SHAPE, f"the body needs {known} or `{last}`")
 
 
 def _listed(spans: list[TokenSpan]) -> str:

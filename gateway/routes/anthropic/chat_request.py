@@ -113,10 +113,12 @@ def _reasoning(body: CountRequest, reasoning: ReasoningFormat | None) -> dict[st
     that does not reason it is kept anyway, and for harmony's, as for Anthropic's own models, it is a target.
     """
     thinking, variables = body.thinking, body.chat_template_kwargs
-    effort = body.output_config.effort if body.output_config is not None else None
-    fields: dict[str, Any] = {"chat_template_kwargs": variables, "reasoning_effort": EFFORTS.get(effort or "", effort)}
-    if thinking is None:
-        return fields
+    given = body.output_config.effort if body.output_config is not None else None
+    effort = EFFORTS.get(given or "", given)
+    if thinking is None:  # an effort of a chat would switch reasoning on
+        told = {"reasoning_effort": effort} if effort is not None else {}
+        return {"chat_template_kwargs": told | (variables or {})}
+    fields: dict[str, Any] = {"chat_template_kwargs": variables, "reasoning_effort": effort}
     if thinking.type == "disabled":
         return fields | {"reasoning_effort": "none"}
     fields["chat_template_kwargs"] = dict.fromkeys(SWITCHES, True) | (variables or {})

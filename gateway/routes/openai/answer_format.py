@@ -68,7 +68,8 @@ class AnswerFormat:
     def parser(self) -> MessageParser:
         """A parser of one choice."""
         tools = [Tool(each.name, each.parameters or {}) for each in self.tool_use.callable]
-        return parser(self.tools, self.reasoning if self.separate else None, tools, prompt=self.prompt)
+        reasoning = self.reasoning if self.separate else None
+        return parser(self.tools, reasoning, tools, prompt=self.prompt, forced=self.tool_use.mode == "required")
 
     def visible(self, tokenizer: Tokenizer) -> frozenset[int]:
         """The ids of the special tokens that the parser has to see."""

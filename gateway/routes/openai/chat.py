@@ -103,7 +103,7 @@ async def _chat(
     with lifecycle.span("tokenize"):
         chat = await read_chat(gateway, model, body)
         context = validation.context(body, gateway, description)
-        read = validation.truncated(chat.read, body, context.max_input_tokens)
+        read = validation.truncated(chat.read, body, context, body.new_tokens)
         text, prompt = chat.text, read.ids
         if body.cut == "right" and len(prompt) < len(chat.ids):
             text = await model.decode(prompt, skip_special_tokens=False)  # what the answer follows

@@ -74,9 +74,9 @@ async def _outputs(
 ) -> list[tuple[OutputProcessor, str]]:
     """The sequences of one prompt, which was read as `asked`, and with each the text it echoes."""
     context = validation.context(body, gateway, description)
-    read = validation.truncated(asked, body, context.max_input_tokens)
-    ids = read.ids
     wanted = 1 if body.echo_only else body.max_tokens
+    read = validation.truncated(asked, body, context, wanted)
+    ids = read.ids
     limit = validation.new_tokens(ids, wanted, context, "prompt", otherwise=DEFAULT_TOKENS)
     echo_logprobs = bool(body.echo) and body.logprobs is not None
     breakers = await dry_breakers(body, model, description.vocab_size)

@@ -23,11 +23,17 @@ class ImageUrl(StrictModel):
     detail: Detail | None = None
 
 
+TEXTS = ("text", "input_text", "output_text")  # the latter two are the Responses API's, which vLLM takes in chats too
+
+
 class ContentPart(StrictModel):
-    """A text, or an image: by its URL, or by an object that has it. `uuid` is vLLM's name for an image."""
+    """A text, a refusal, which is one too, or an image: by its URL, or by an object that has it. `uuid` is vLLM's name
+    for an image.
+    """
 
     type: Annotated[str, Field(max_length=64)]
     text: str | None = None
+    refusal: str | None = None
     image_url: str | ImageUrl | None = None
     uuid: Annotated[str, Field(max_length=256)] | None = None
 
@@ -36,8 +42,14 @@ class ContentPart(StrictModel):
         if self.type == "image_url":
             if self.image_url is None:
                 raise ValueError("a part of type image_url needs an image_url: no image is kept by its uuid")
-        elif self.type != "text" or self.text is None:
-            raise ValueError("only parts of type text are supported, with a text, and of type image_url")
+            return self
+        if self.type == "refusal":
+            self.text = self.refusal
+        elif self.type not in TEXTS:
+            self.text = None
+        if self.text is None:
+            known = ", ".join((*TEXTS, "refusal"))
+            raise ValueError(f"only parts of types {known}, with their text, and image_url are supported")
         return self
 
     @property

@@ -18,6 +18,7 @@ from gateway.routes.openai.embeddings import EmbeddingRequest
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import request_id
 from gateway.routes.openai.models import cards, listed
+from gateway.routes.openai.priority import with_priority
 from gateway.routes.openai.respond import respond, respond_whole
 from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
 from gateway.routes.openai.tokens import Detokenize
@@ -33,7 +34,8 @@ helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, ta
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
     arrival = time.perf_counter()
-    body = validation.with_server_options(await read_body(request, ChatRequest), gateway)
+    body = with_priority(await read_body(request, ChatRequest), request)
+    body = validation.with_server_options(body, gateway)
     return await respond(request, gateway, body, arrival, partial(chat.begin, request, gateway, body))
 
 
@@ -41,7 +43,8 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
 async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of each of several chats, a choice each, as vLLM."""
     arrival = time.perf_counter()
-    body = validation.with_server_options(await read_body(request, BatchRequest), gateway)
+    body = with_priority(await read_body(request, BatchRequest), request)
+    body = validation.with_server_options(body, gateway)
     request_id(request, body.request_id)
     validation.check_count(len(body.messages), "messages", "chats", gateway.options)
     chats = await in_thread(lambda: body.chats, when=body.constraint is not None)  # each is checked again
@@ -54,7 +57,8 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
-    body = validation.with_server_options(await read_body(request, CompletionRequest), gateway)
+    body = with_priority(await read_body(request, CompletionRequest), request)
+    body = validation.with_server_options(body, gateway)
     return await respond(request, gateway, body, arrival, partial(completions.begin, gateway, body))
 
 

@@ -139,10 +139,14 @@ class ChatFields(Common):
 
     @property
     def reasons(self) -> bool | None:
-        """Whether the model is to reason; None if the request does not say."""
+        """Whether the model is to reason; None if the request does not say. An effort says so where no switch does:
+        some templates reason only if they are told to.
+        """
         variables = self.chat_template_kwargs or {}
         given = [variables[name] for name in SWITCHES if isinstance(variables.get(name), bool)]
-        return any(given) if given else False if self.reasoning_effort == "none" else None
+        if given:
+            return any(given)
+        return self.reasoning_effort != "none" if self.reasoning_effort else None
 
     @property
     def reasoning_budget(self) -> tuple[str, int] | None:

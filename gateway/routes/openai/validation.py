@@ -109,14 +109,6 @@ def check_count(given: int, field: str, things: str, options: Options) -> None:
         raise RequestError.invalid(message, field)
 
 
-def truncated(prompt: ReadPrompt, body: Common, max_input_tokens: int) -> ReadPrompt:
-    """As much of `prompt` as `truncate_prompt_tokens` leaves. Raises RequestError if that cuts through an image."""
-    if body.truncate_prompt_tokens is None or body.cut is None:
-        return prompt
-    keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    return prompt.truncated(keep, body.cut, "truncate_prompt_tokens")
-
-
 Body = TypeVar("Body", bound=Common)
 
 
@@ -167,6 +159,19 @@ def _room_of_beams(width: int, description: pb.Description) -> int:
     """
     pages = description.max_batch_total_tokens // (width * description.page_size)
     return max(0, pages - description.HasField("decoder_start_token_id")) * description.page_size
+
+
+def truncated(prompt: ReadPrompt, body: Common, context: Context, wanted: int | None) -> ReadPrompt:
+    """As much of `prompt` as `truncate_prompt_tokens` leaves; -1 leaves what fits beside the `wanted` new tokens, as
+    long as these fit at all. Raises RequestError if that cuts through an image.
+    """
+    if body.truncate_prompt_tokens is None or body.cut is None:
+        return prompt
+    keep = body.truncate_prompt_tokens
+    if keep == -1:
+        room = context.tokens - (wanted or 0)
+        keep = min(context.max_input_tokens, room) if room > 0 else context.max_input_tokens
+    return prompt.truncated(keep, body.cut, "truncate_prompt_tokens")
 
 
 def new_tokens(

@@ -28,6 +28,7 @@ from gateway.routes.openai.chat import Chat
 from gateway.routes.openai.errors import error_body
 from gateway.routes.openai.identity import names, request_id
 from gateway.routes.openai.performance import load_header, timings
+from gateway.routes.openai.priority import with_priority
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.openai_responses import stored
 from gateway.routes.openai_responses.input_items import Item
@@ -79,7 +80,7 @@ async def _begin(request: Request, gateway: Gateway, body: ResponseRequest, life
     """Translate, validate, admit and tokenise. Raises RequestError."""
     items = await conversation(request, gateway, body)
     asked = await translated(body, items)
-    asked = validation.with_server_options(asked, gateway)
+    asked = validation.with_server_options(with_priority(asked, request), gateway)
     [begun], description = await chat.begin_chats(gateway, [asked], lifecycle)
     model = begun.outputs[0].request.adapter or names(gateway.options, description)[0]
     keeps = body.store is not False and gateway.responses.most > 0

@@ -68,6 +68,18 @@ def test_a_call_without_a_whole_name_is_text_unless_the_limit_cut_it(text: str) 
         assert hermes(parts, cut=True) == ReadMessage("", "So")
 
 
+@pytest.mark.parametrize("text", ["[", '[{"', '[{"name": "lo', '[{"name": "look'])
+@pytest.mark.parametrize(
+    ("forced", "cut", "content"), [(True, True, ""), (True, False, None), (False, True, None), (False, False, None)]
+)
+def test_without_a_mark_it_is_text_unless_the_limit_cut_what_must_be_a_call(
+    text: str, forced: bool, cut: bool, content: str | None
+) -> None:
+    for parts in ([text], [*text]):
+        reading = parser(GENERIC, None, TOOLS, prompt="", forced=forced)
+        assert read(reading, parts, cut=cut) == ReadMessage(content=text if content is None else content)
+
+
 def test_a_call_behind_one_without_a_whole_name_is_read() -> None:
     text = '<tool_call>{"name": <tool_call>{"name": "wait", "arguments": {}}</tool_call>'
     assert hermes(text) == ReadMessage("", '<tool_call>{"name":', [ReadCall("wait", None, "{}")])

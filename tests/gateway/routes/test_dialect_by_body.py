@@ -27,6 +27,8 @@ async def test_invocations_answer_as_the_route_whose_body_they_got() -> None:
         assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", "hello world")
         completion = (await app.post("/invocations", prompt="lo")).json()
         assert (completion["object"], completion["choices"][0]["text"]) == ("text_completion", "hello world")
+        vectors = await app.post("/invocations", input=["lo", "hello"])
+        assert vectors.json()["data"] == (await app.post("/v1/embeddings", input=["lo", "hello"])).json()["data"]
 
 
 async def test_invocations_stream_in_the_bodys_dialect() -> None:
@@ -42,6 +44,7 @@ async def test_invocations_stream_in_the_bodys_dialect() -> None:
         ({"inputs": "lo", "messages": 3}, 200, False),
         ({"messages": []}, 400, True),
         ({"prompt": "lo", "n": 0}, 400, True),
+        ({"input": "lo", "dimensions": 0}, 400, True),
         ({"text": "lo"}, 422, False),
         ([], 422, False),
     ],

@@ -176,7 +176,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "another part": (
         {"messages": user({"type": "video_url", "video_url": {"url": "a"}})},
-        "messages[0].content[0]: only parts of type text are supported, with a text, and of type image_url",
+        "messages[0].content[0]: only parts of types text, input_text, output_text, refusal, with their text, and "
+        "image_url are supported",
         "messages[0].content[0]",
     ),
     "a placeholder": (

@@ -254,6 +254,18 @@ async def test_a_refusal_is_what_the_assistant_said() -> None:
         assert list(app.engine.requests[0].prompt) == ids("<|im_start|>assistant\nhe<|im_end|>\n" + PROMPT)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "input_text", "text": "he"}, {"type": "output_text", "text": "he"}, {"type": "refusal", "refusal": "he"}],
+    ids=lambda part: part["type"],
+)
+async def test_a_part_of_another_name_that_is_text_is_text(part: dict[str, str]) -> None:
+    async with serve() as app:
+        messages = [{"role": "assistant", "content": [part]}, *USER]
+        assert (await app.post("/v1/chat/completions", messages=messages)).status_code == 200
+        assert list(app.engine.requests[0].prompt) == ids("<|im_start|>assistant\nhe<|im_end|>\n" + PROMPT)
+
+
 async def test_text_parts_are_joined() -> None:
     async with serve() as app:
         parts = [{"type": "text", "text": "l"}, {"type": "text", "text": "o"}]

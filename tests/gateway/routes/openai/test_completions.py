@@ -124,6 +124,20 @@ async def test_prompts_can_be_truncated_to_their_end(keep: int, expected: int) -
         assert list(app.engine.requests[0].prompt) == [BOS, *ids("hello")][-expected:]
 
 
+@pytest.mark.parametrize(("wanted", "kept"), [(10, 54), (63, 1), (None, 63)])
+async def test_a_prompt_is_truncated_to_what_fits_beside_the_wanted_tokens(wanted: int | None, kept: int) -> None:
+    async with serve(max_total_tokens=64) as app:
+        body = {"prompt": [5] * 99, "truncate_prompt_tokens": -1, "max_tokens": wanted}
+        assert (await app.post("/v1/completions", body)).status_code == 200
+        assert len(app.engine.requests[0].prompt) == kept
+
+
+async def test_truncating_makes_no_room_for_more_tokens_than_there_can_be() -> None:
+    async with serve(max_total_tokens=64) as app:
+        answer = await app.post("/v1/completions", prompt=[5] * 99, truncate_prompt_tokens=-1, max_tokens=64)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 @pytest.mark.parametrize(("side", "kept"), [("left", [7, 8]), ("right", [5, 6]), (None, [7, 8])])
 async def test_a_prompt_is_truncated_at_the_side_that_the_request_names(side: str | None, kept: list[int]) -> None:
     async with serve() as app:

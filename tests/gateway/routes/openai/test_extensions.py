@@ -234,3 +234,29 @@ async def test_special_tokens_and_template_are_told_to_who_tokenises_without_the
         assert told == {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": kind, "chat_template": TEMPLATE}
     async with serve(template=None) as app:
         assert (await app.http.get("/tokenizer_info")).json()["chat_template"] is None
+
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "lo", "max_tokens": 2},
+    "/v1/chat/completions": CHAT,
+    "/v1/chat/completions/batch": {"messages": [CHAT["messages"]]},
+    "/v1/responses": {"input": "lo"},
+}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_priority_in_the_header_counts_before_that_of_the_body(path: str) -> None:
+    async with serve() as app:
+        headers = {"X-Vllm-Priority": "-10"}
+        answer = await app.http.post(path, json={**ROUTES[path], "priority": 3}, headers=headers)
+        assert answer.status_code == 200
+        assert [request.priority for request in app.engine.requests] == [-10]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_header_that_is_no_priority_is_refused_by_name(path: str) -> None:
+    async with serve() as app:
+        for given in ("high", "1.5", "", "2147483648", "-99999999999999"):
+            answer = await app.http.post(path, json=ROUTES[path], headers={"X-Vllm-Priority": given})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "x-vllm-priority"

@@ -154,9 +154,9 @@ PARTS: dict[str, tuple[type[BaseModel], str]] = {
         "reasoning task tools "  # vLLM 0.33
         "phase prefix reasoning_content",  # SGLang 0.5.23
     ),
-    "messages.content": (  # of texts and images, OpenAI 3.54; vLLM 0.33
+    "messages.content": (  # of texts, refusals and images, OpenAI 3.54; vLLM 0.33
         ContentPart,
-        "type text image_url prompt_cache_breakpoint uuid",
+        "type text refusal image_url prompt_cache_breakpoint uuid",
     ),
     "structured_outputs": (
         StructuredOutputs,

@@ -163,6 +163,28 @@ async def test_either_name_of_the_switch_reaches_the_template(variables: dict[st
             assert byte_level().decode(list(app.engine.requests[0].prompt)).startswith("True")
 
 
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"reasoning_effort": "high"}, "True True high"),
+        ({"reasoning_effort": "minimal"}, "True True minimal"),
+        ({"reasoning_effort": "none"}, "False False none"),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, "False False high"),
+        ({"chat_template_kwargs": {"reasoning_effort": "high"}}, "None None high"),
+        ({}, "None None None"),
+    ],
+    ids=str,
+)
+async def test_an_effort_switches_reasoning_on_unless_a_switch_says_otherwise(
+    fields: dict[str, Any], shown: str
+) -> None:
+    names = ("enable_thinking", "thinking", "reasoning_effort")
+    template = " ".join(f"{{{{ {name} if {name} is defined else None }}}}" for name in names) + "{{ messages[0].role }}"
+    async with serve(template=template) as app:
+        assert (await app.post(PATH, {"messages": USER, **fields})).status_code == 200
+        assert byte_level().decode(list(app.engine.requests[0].prompt)) == shown + "user"
+
+
 async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
     forced = {"tools": [WEATHER], "tool_choice": "required"}
     request = await request_of(**forced)

@@ -106,6 +106,17 @@ async def test_a_call_that_never_gets_a_name_is_text_unless_the_limit_cut_it() -
         assert joined(stream).get("content", "") == content and stream[-1]["finish_reason"] == reason
 
 
+async def test_of_a_call_that_must_come_and_never_gets_a_name_nothing_is_told() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    begun = '[{"name": "get'
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for choice, content in (("required", ""), (named, ""), ("auto", begun)):
+        limit = len(script(begun)) - 1
+        answer, stream = await asked(begun, template, tool_choice=choice, max_tokens=limit)
+        assert (answer["message"]["content"], answer["finish_reason"]) == (content, "length")
+        assert joined(stream).get("content", "") == content and stream[-1]["finish_reason"] == "length"
+
+
 async def test_a_named_function_ends_by_stop() -> None:
     choice, stream = await asked(PARIS, tool_choice={"type": "function", "function": {"name": "get_weather"}})
     assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
