@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -139,8 +139,9 @@ class Sequence:
         self.surprise = 2 * request.params.samplers.mirostat_tau  # mirostat's bound, in bits
         if request.resume and request.resume.surprise is not None:
             self.surprise = request.resume.surprise
-        # Those that are served as one, this one among them, the first of which stands for the request.
-        self.members: list[Sequence] = [self]
+        # The beams of its search; None of a request without one. What refers to itself keeps its pictures in memory
+        # until the garbage collector comes by.
+        self._searching: list[Sequence] | None = None
         self.beams: Beams | None = None  # of which each member is one
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
@@ -154,19 +155,11 @@ class Sequence:
         has grown for the first time: they have a slot and a page when it has, and no row in any step.
         """
         start_token = self.tokens[0] if self.encoder_input else None
-        for _ in range(1, beams.search.width):
-            beam = Sequence(
-                self.request,
-                self.arrival,
-                start_token,
-                self.adapter,
-                image_token=self.image_token,
-                cross=self.cross,
-                forgets=self.forgets,
-            )
-            self.members.append(beam)
-        for member in self.members:
-            member.members, member.beams = self.members, beams
+        sees: dict[str, Any] = {"image_token": self.image_token, "cross": self.cross, "forgets": self.forgets}
+        others = range(1, beams.search.width)
+        members = [self, *(Sequence(self.request, self.arrival, start_token, self.adapter, **sees) for _ in others)]
+        for member in members:
+            member._searching, member.beams = members, beams
 
     def become(self, parent: "Sequence") -> None:
         """Have all that `parent` has, but for slot and pages."""
@@ -203,6 +196,11 @@ class Sequence:
     def scope(self) -> tuple[bytes, bytes]:
         """Requests share what was computed, and what was answered, only where theirs is the same."""
         return self.request.salt, self.adapter.digest if self.adapter else b""
+
+    @property
+    def members(self) -> list["Sequence"]:
+        """Those that are served as one, this one among them. The first stands for the request."""
+        return self._searching or [self]
 
     @property
     def first(self) -> bool:
