@@ -6,6 +6,7 @@ cache was donated destroys the cache, and then everything is rebuilt from here.
 
 import math
 import time
+import weakref
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -139,9 +140,10 @@ class Sequence:
         self.surprise = 2 * request.params.samplers.mirostat_tau  # mirostat's bound, in bits
         if request.resume and request.resume.surprise is not None:
             self.surprise = request.resume.surprise
-        # The beams of its search; None of a request without one. What refers to itself keeps its pictures in memory
-        # until the garbage collector comes by.
-        self._searching: list[Sequence] | None = None
+        # The other beams of a search. They know the first by a weak reference: what refers to itself keeps its pictures
+        # in memory until the garbage collector comes by.
+        self._others: list[Sequence] = []
+        self._first: weakref.ref[Sequence] | None = None  # None of the first itself
         self.beams: Beams | None = None  # of which each member is one
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
@@ -156,10 +158,12 @@ class Sequence:
         """
         start_token = self.tokens[0] if self.encoder_input else None
         sees: dict[str, Any] = {"image_token": self.image_token, "cross": self.cross, "forgets": self.forgets}
-        others = range(1, beams.search.width)
-        members = [self, *(Sequence(self.request, self.arrival, start_token, self.adapter, **sees) for _ in others)]
-        for member in members:
-            member._searching, member.beams = members, beams
+        for _ in range(1, beams.search.width):
+            other = Sequence(self.request, self.arrival, start_token, self.adapter, **sees)
+            other._first = weakref.ref(self)
+            self._others.append(other)
+        for member in self.members:
+            member.beams = beams
 
     def become(self, parent: "Sequence") -> None:
         """Have all that `parent` has, but for slot and pages."""
@@ -198,14 +202,19 @@ class Sequence:
         return self.request.salt, self.adapter.digest if self.adapter else b""
 
     @property
-    def members(self) -> list["Sequence"]:
-        """Those that are served as one, this one among them. The first stands for the request."""
-        return self._searching or [self]
+    def representative(self) -> "Sequence":
+        """The one that stands for its request. It may be gone before the others of a search that has ended."""
+        return self if self._first is None else self._first() or self
 
     @property
     def first(self) -> bool:
         """Whether it stands for its request."""
-        return self.members[0] is self
+        return self._first is None
+
+    @property
+    def members(self) -> list["Sequence"]:
+        """Those that are served as one, the one that stands for the request in front."""
+        return [self.representative, *self.representative._others]
 
     @property
     def asleep(self) -> bool:

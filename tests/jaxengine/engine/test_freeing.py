@@ -10,6 +10,7 @@ import pytest
 
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.sequence import Request
 from tests.jaxengine.engines import Answer, ask, finish, load, prompt, serve, step
 from tests.tiny_adapter import adapted
@@ -40,17 +41,19 @@ def is_freed(engine: Engine, make: Callable[[], Request]) -> bool:
         lambda: ask(1, prompt(20), max_tokens=6, logprobs=2, prompt_logprobs=True),
         lambda: ask(1, prompt(9), max_tokens=9, grammar=Grammar("regex", "[a-z]{4}")),
         lambda: ask(1, prompt(9), max_tokens=9, reasoning=Reasoning((), (40,), 3)),
+        lambda: ask(1, prompt(9), max_tokens=9, beams=BeamSearch(width=3)),
     ],
-    ids=["text", "logprobs", "grammar", "reasoning"],
+    ids=["text", "logprobs", "grammar", "reasoning", "beams"],
 )
 def test_a_request_is_freed_when_it_has_been_answered(narrow: Engine, make: Callable[[], Request]) -> None:
     assert is_freed(narrow, make)
 
 
+@pytest.mark.parametrize("beams", [None, BeamSearch(width=3)])
 @pytest.mark.parametrize("steps", range(5))
-def test_a_request_is_freed_when_it_is_cancelled(narrow: Engine, steps: int) -> None:
+def test_a_request_is_freed_when_it_is_cancelled(narrow: Engine, steps: int, beams: BeamSearch | None) -> None:
     """After so many steps: before it is scheduled, in the middle of its prompt, while it decodes."""
-    request, answers = ask(1, prompt(30), max_tokens=9), {1: Answer()}
+    request, answers = ask(1, prompt(30), max_tokens=9, beams=beams), {1: Answer()}
     reference = weakref.ref(request)
     narrow.submit(request)
     del request
