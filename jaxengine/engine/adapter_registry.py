@@ -15,6 +15,8 @@ from jaxengine.request.interface import AdapterRefused, ServedAdapter
 
 logger = logging.getLogger(__name__)
 
+NONE_SERVED = "this server was started without adapters: --enable-lora, or name some in --lora-adapters"
+
 Done = Callable[[LoadedAdapter | None, str], None]  # of `AdapterRegistry.fetch`: the adapter, or why there is none
 
 
@@ -30,7 +32,7 @@ class AdapterRegistry:
     """Of one engine. Every method may be called from any thread.
 
     Args:
-        reader, shapes, stacks: None, and empty, where the engine serves none; `unsupported` says why.
+        reader, shapes, stacks: None, and empty, where the engine serves none.
         model: what requests call the model itself, which no adapter may be called.
         most: how many stay in host memory; None is all.
     """
@@ -43,10 +45,9 @@ class AdapterRegistry:
         *,
         model: str = "",
         most: int | None = None,
-        unsupported: str = "this server was started without adapters: --enable-lora, or name some in --lora-adapters",
     ) -> None:
         self._reader, self._shapes, self._stacks = reader, shapes, stacks or {}
-        self._model, self._most, self._unsupported = model, most, unsupported
+        self._model, self._most = model, most
         self._entries: dict[str, Entry] = {}  # by name, in order of loading
         self._recent: list[str] = []  # names of those in host memory, the one unused for longest first
         self._lock = threading.Lock()
@@ -65,7 +66,7 @@ class AdapterRegistry:
             AdapterRefused: nothing has changed.
         """
         if self._shapes is None:
-            raise AdapterRefused("off", self._unsupported)
+            raise AdapterRefused("off", NONE_SERVED)
         with self._lock:
             self._check_free(name, in_place)
         weights, found = self._read(path, weights)
@@ -87,7 +88,7 @@ class AdapterRegistry:
         """Raises ValueError if no adapter is called `name`."""
         with self._lock:
             if name and name not in self._entries:
-                raise ValueError(self._unsupported if self._shapes is None else f"no adapter is called {name!r}")
+                raise ValueError(NONE_SERVED if self._shapes is None else f"no adapter is called {name!r}")
 
     def fetch(self, name: str, done: Done) -> None:
         """Call `done` with adapter `name`: at once, or from another thread when it has been read again."""

@@ -117,7 +117,7 @@ class LiveRequests:
         """Whether the request of `sequence` has not ended. Its id may be another's meanwhile, which began while the
         last step of this one was on its way.
         """
-        return self.live.get(sequence.request.id) is sequence.members[0]
+        return self.live.get(sequence.request.id) is sequence.representative
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """The request of `sequence`, which is live and scheduled, has its last token."""

@@ -45,7 +45,7 @@ class ResultProcessor:
         """Go on with the searches all of whose beams have been sampled, and let those go that are done. Of each that
         goes on, its beams and the forks that the device must follow before the next.
         """
-        for first in dict.fromkeys(row.sequence.members[0] for row in plan.rows if row.sequence.beams):
+        for first in dict.fromkeys(row.sequence.representative for row in plan.rows if row.sequence.beams):
             if first.beams is None or not first.beams.ready or not self.requests.is_live(first):
                 continue
             moves = first.beams.advance()

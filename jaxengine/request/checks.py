@@ -46,8 +46,8 @@ def check_request(request: Request, limits: Description) -> None:
         _check_beam_search(request, request.beam_search, limits)
     if params.only_biased and params.min_tokens and ends.issuperset(params.logit_bias):
         raise ValueError("only_biased leaves no id that may be drawn before min_tokens")
+    _check_ids("prompt", request.prompt, limits, besides=limits.image_token_id)  # which may lie behind the vocabulary
     for name, ids in (
-        ("prompt", request.prompt),
         ("stop_token_ids", params.stop_token_ids),
         ("logit_bias", params.logit_bias),
         ("dry_breakers", params.samplers.dry_breakers),
@@ -67,9 +67,9 @@ def check_resume(request: Request, resume: Resume, limits: Description) -> None:
     _check_ids("resume.generated", resume.generated, limits)
 
 
-def _check_ids(name: str, ids: Iterable[int], limits: Description) -> None:
-    """Raises ValueError where field `name` has an id outside the vocabulary. The image's may lie behind it."""
-    wrong = next((i for i in ids if not 0 <= i < limits.vocab_size and i != limits.image_token_id), None)
+def _check_ids(name: str, ids: Iterable[int], limits: Description, besides: int | None = None) -> None:
+    """Raises ValueError where field `name` has an id outside the vocabulary, other than `besides`."""
+    wrong = next((i for i in ids if not 0 <= i < limits.vocab_size and i != besides), None)
     if wrong is not None:
         raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
 

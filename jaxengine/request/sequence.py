@@ -6,9 +6,10 @@ cache was donated destroys the cache, and then everything is rebuilt from here.
 
 import math
 import time
+import weakref
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -139,8 +140,10 @@ class Sequence:
         self.surprise = 2 * request.params.samplers.mirostat_tau  # mirostat's bound, in bits
         if request.resume and request.resume.surprise is not None:
             self.surprise = request.resume.surprise
-        # Those that are served as one, this one among them, the first of which stands for the request.
-        self.members: list[Sequence] = [self]
+        # The other beams of a search. They know the first by a weak reference: what refers to itself keeps its pictures
+        # in memory until the garbage collector comes by.
+        self._others: list[Sequence] = []
+        self._first: weakref.ref[Sequence] | None = None  # None of the first itself
         self.beams: Beams | None = None  # of which each member is one
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
@@ -154,19 +157,13 @@ class Sequence:
         has grown for the first time: they have a slot and a page when it has, and no row in any step.
         """
         start_token = self.tokens[0] if self.encoder_input else None
+        sees: dict[str, Any] = {"image_token": self.image_token, "cross": self.cross, "forgets": self.forgets}
         for _ in range(1, beams.search.width):
-            beam = Sequence(
-                self.request,
-                self.arrival,
-                start_token,
-                self.adapter,
-                image_token=self.image_token,
-                cross=self.cross,
-                forgets=self.forgets,
-            )
-            self.members.append(beam)
+            other = Sequence(self.request, self.arrival, start_token, self.adapter, **sees)
+            other._first = weakref.ref(self)
+            self._others.append(other)
         for member in self.members:
-            member.members, member.beams = self.members, beams
+            member.beams = beams
 
     def become(self, parent: "Sequence") -> None:
         """Have all that `parent` has, but for slot and pages."""
@@ -205,9 +202,19 @@ class Sequence:
         return self.request.salt, self.adapter.digest if self.adapter else b""
 
     @property
+    def representative(self) -> "Sequence":
+        """The one that stands for its request. It may be gone before the others of a search that has ended."""
+        return self if self._first is None else self._first() or self
+
+    @property
     def first(self) -> bool:
         """Whether it stands for its request."""
-        return self.members[0] is self
+        return self._first is None
+
+    @property
+    def members(self) -> list["Sequence"]:
+        """Those that are served as one, the one that stands for the request in front."""
+        return [self.representative, *self.representative._others]
 
     @property
     def asleep(self) -> bool:

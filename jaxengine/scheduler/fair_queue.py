@@ -38,6 +38,9 @@ class FairQueue:
 
     def in_order(self, only: Callable[[Sequence], bool]) -> Iterator[Sequence]:
         """Those for which `only` is true, as they should be served. A `charge` between two items counts."""
+        if len(self.counters) == 1:  # a step looks at a few, and 20,000 in a dictionary took it 5 ms
+            yield from filter(only, [*self.waiting])
+            return
         queues: dict[int, list[Sequence]] = {}
         for sequence in filter(only, self.waiting):
             queues.setdefault(sequence.request.caller, []).append(sequence)

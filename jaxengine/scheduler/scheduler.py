@@ -178,11 +178,11 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
-        sequence.members[0].preemptions += 1
+        sequence.representative.preemptions += 1
         for member in sequence.members:
             assert not member.in_flight
             self.batch.leave(member)
-        self.queue.add(sequence.members[0])
+        self.queue.add(sequence.representative)
 
     # --- beams ----------------------------------------------------------------------------------------------------
 

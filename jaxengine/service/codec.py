@@ -67,11 +67,15 @@ def _choice(field: str, name: str, choices: tuple[Choice, ...]) -> Choice | None
 
 
 def _beam_search_from(message: pb.BeamSearch) -> BeamSearch:
+    early_stopping = EARLY_STOPPING.get(message.early_stopping)
+    if early_stopping is None:  # proto3 lets any number through
+        numbers = ", ".join(map(str, EARLY_STOPPING))
+        raise ValueError(f"beam_search.early_stopping must be one of {numbers}, got {message.early_stopping}")
     return BeamSearch(
         width=message.width,
         answers=message.answers,
         length_penalty=message.length_penalty,
-        early_stopping=EARLY_STOPPING[message.early_stopping],
+        early_stopping=early_stopping,
     )
 
 

@@ -186,6 +186,10 @@ class Service(EngineServicer):
         except ValueError as error:
             self._release(engine_id)
             self._refuse(session, message.id, FinishReason.INVALID, str(error))
+        except Exception:  # the session, and all other requests of it, would end
+            logger.exception("a request could not be taken")
+            self._release(engine_id)
+            self._refuse(session, message.id, FinishReason.ERROR, "internal error")
 
     def _refuse(self, session: GatewaySession, session_id: int, finish: FinishReason, error: str) -> None:
         session.put(session_id, Event(session_id, finish=finish, error=error))

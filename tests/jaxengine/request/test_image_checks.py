@@ -8,9 +8,11 @@ import pytest
 from jaxengine.architecture.picture import PictureShape
 from jaxengine.architecture.switches import Norm
 from jaxengine.architecture.vision import Connector, Horizon, Tower, Vision
+from jaxengine.request.checks import check_request
 from jaxengine.request.image import Image
 from jaxengine.request.image_checks import check_images
 from jaxengine.request.interface import Description
+from jaxengine.request.samplers import Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from tests.engine_mock import MockEngine, MockOptions
@@ -92,3 +94,13 @@ def test_a_model_that_does_not_see_is_sent_none() -> None:
 def test_an_image_that_contradicts_itself_is_none(fields: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ValueError, match=refusal):
         Image(**vars(image(0)) | fields)
+
+
+def test_the_image_token_behind_the_vocabulary_is_taken_in_prompts_alone() -> None:
+    """Elsewhere it would index what has an entry for each id of the vocabulary."""
+    limits = description(vocab_size=TOKEN)
+    check_request(request([1, *SPAN], image(1)), limits)
+    for field in ({"logit_bias": {TOKEN: 1.0}}, {"samplers": Samplers(dry_breakers=(TOKEN,))}):
+        asked = Request(1, [1], SamplingParams(max_tokens=4, seed=0, **field))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rf"has the id {TOKEN}, outside \[0, {TOKEN}\)"):
+            check_request(asked, limits)

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxengine.request.sequence import Sequence
 from tests.jaxengine.fake_engine import FakeEngine
 from tests.jaxengine.invariants import check_idle
 
@@ -76,3 +77,17 @@ def test_a_priority_moves_a_callers_own_requests_only() -> None:
         begun += [s.request.id for s in served.dispatch().admitted]
         served.collect_all()
     assert begun == [2, 1, 0]
+
+
+def test_where_there_is_one_caller_a_step_looks_at_no_more_requests_than_it_begins() -> None:
+    served, asked = engine(), list[int]()
+    for _ in range(50):
+        served.add([1] * 8, 4)
+
+    def only(sequence: Sequence) -> bool:
+        asked.append(sequence.request.id)
+        return True
+
+    queue = served.scheduler.queue
+    order = queue.in_order(only)
+    assert [next(order), next(order)] == queue.waiting[:2] and asked == [0, 1]

@@ -26,6 +26,14 @@ def test_what_is_wanted_in_place_of_text_is_named_or_empty(field: str, choices: 
         request_from(ask([5], 1, **{field: "first"}), 1)
 
 
+def test_a_way_to_stop_early_that_nobody_knows_is_refused() -> None:
+    """An enum of proto3 carries any number."""
+    message = ask([5], 1)
+    message.beam_search.CopyFrom(pb.BeamSearch(width=2, early_stopping=7))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"beam_search.early_stopping must be one of 0, 1, 2, got 7"):
+        request_from(message, 1)
+
+
 def test_samplers_are_those_of_the_message() -> None:
     """Each kind is its place in the order of the engine, each field the one of its name; what is not set is neutral."""
     assert [name.lower() for name in pb.Samplers.Kind.keys()] == ["none", *ORDER]  # noqa: SIM118

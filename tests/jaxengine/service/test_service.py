@@ -13,6 +13,7 @@ import pytest
 
 from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
+from jaxengine.request.sequence import Request
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
@@ -166,6 +167,27 @@ async def test_a_request_that_cannot_be_served_ends_invalid_and_others_go_on(
     assert answers[1][1].finish == pb.INVALID
     assert message in answers[1][1].error
     assert answers[2][0] == continuation([3], 5)
+
+
+async def test_a_request_that_cannot_be_taken_ends_alone_and_is_logged(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit = world.engine.submit
+
+    def fails_for_some(request: Request) -> None:
+        if request.prompt == [1]:
+            raise KeyError("nobody thought of this")
+        submit(request)
+
+    monkeypatch.setattr(world.engine, "submit", fails_for_some)
+    world.service.serve(world.engine)
+    call = world.session()
+    for number in (3, 1, 2):
+        await call.write(generate(number, [number], 5))
+    answers = await read_until_finished(call, 1, 2, 3)
+    assert (answers[1][1].finish, answers[1][1].error) == (pb.ERROR, "internal error")
+    assert [answers[number][0] for number in (2, 3)] == [continuation([number], 5) for number in (2, 3)]
+    assert "nobody thought of this" in caplog.text
 
 
 async def test_cancelling_ends_a_request_once_and_cancelling_nothing_is_ignored(world: World) -> None:
