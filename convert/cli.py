@@ -14,27 +14,33 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from convert.arguments import FORMAT, parse
 from convert.checkpoint import write_checkpoint
 from convert.errors import USAGE, CheckpointError
-from convert.source import OpenModel, open_model
 from jaxengine.options.option import UsageError
+from jaxengine.telemetry import standard_streams
+
+if TYPE_CHECKING:
+    from convert.source import OpenModel
 
 INTERRUPTED = 130  # as shells have it: 128 and the signal
 
 
 def main(argv: list[str] | None = None) -> int:
+    if argv is None:
+        standard_streams.hold()
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["serve"]:
         from jaxengine.server import main as serve  # imports JAX, which the other commands never need
 
         return int(serve(arguments[1:]))
-    if arguments[:1] == ["plan"]:
-        from jaxengine.plan import main as plan  # likewise
-
-        return int(plan(arguments[1:]))
     try:
+        if arguments[:1] == ["plan"]:
+            from jaxengine.plan import main as plan  # likewise
+
+            return int(plan(arguments[1:]))
         return _run(parse(arguments))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -60,12 +66,12 @@ def _run(options: argparse.Namespace) -> int:
         return _quantize(options)
     if options.command == "export":
         return _export(options)
-    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    model = _open(options)
     if options.command == "convert":
         _refuse_drafter(model)
         _convert(model, options.output_dir, options.dtype)
-    print(f"{model.model_id} is ready in {options.output_dir if options.command == 'convert' else model.directory}")
-    return 0
+    made = options.output_dir if options.command == "convert" else model.directory
+    return standard_streams.say(f"{model.model_id} is ready in {made}")
 
 
 def _check_empty(target: Path) -> None:
@@ -80,11 +86,11 @@ def _quantize(options: argparse.Namespace) -> int:
     from jaxengine.quantize import quantize, settings_of  # imports JAX
 
     settings = settings_of(options.bits, options.groupsize, options.percdamp, options.act_order)
-    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    model = _open(options)
     _refuse_drafter(model)
     error = quantize(model, options.output_dir, settings, options.calibration)
-    print(f"{model.model_id} is ready in {options.output_dir}; mean squared error of its products {error:.2%}")
-    return 0
+    quality = f"mean squared error of its products {error:.2%}"
+    return standard_streams.say(f"{model.model_id} is ready in {options.output_dir}; {quality}")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -93,20 +99,25 @@ def _export(options: argparse.Namespace) -> int:
         raise CheckpointError(f"--format must be {FORMAT}, got {options.format!r}{hint}", exit_code=USAGE)
     from jaxengine.export import export_program  # imports JAX
 
-    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    model = _open(options)
     _refuse_drafter(model)
     export_program(model, options.output_dir, options.dtype, (options.batch_size, options.sequence_length))
-    print(f"{model.model_id} is ready in {options.output_dir}")
-    return 0
+    return standard_streams.say(f"{model.model_id} is ready in {options.output_dir}")
 
 
-def _refuse_drafter(model: OpenModel) -> None:
+def _open(options: argparse.Namespace) -> "OpenModel":
+    from convert.source import open_model  # which may refuse variables of the hub's library
+
+    return open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+
+
+def _refuse_drafter(model: "OpenModel") -> None:
     """What is written would be the base alone."""
     if model.drafter:
         raise CheckpointError(f"{model.model_id} is a drafter, which cannot be written; name its base", exit_code=USAGE)
 
 
-def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
+def _convert(model: "OpenModel", target: Path, dtype: str | None) -> None:
     origin = {"model_id": model.model_id, "revision": model.revision, "pooling": model.pooling}
     write_checkpoint(model.source, model.directory, target, dtype=dtype, origin=origin)
 

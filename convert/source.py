@@ -120,6 +120,7 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
         file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
         return _open_file(file, default_model.NAME, "", cache_dir, added.adapter)
     path = path_of(model_id)
+    _check_name(path)
     if path.is_dir():
         return _open_directory(path, model_id, "", cache_dir, added)
     if path.is_file():
@@ -129,6 +130,16 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
         return _open_file(file, model_id, _commit(file), cache_dir, added.adapter)
     snapshot = _snapshot(model_id, revision, cache_dir)
     return _open_directory(snapshot, model_id, snapshot.name, cache_dir, added)
+
+
+def _check_name(path: Path) -> None:
+    """Raises CheckpointError where `path` or the working directory has bytes that are no text: Python opens such files,
+    the tokenizers' library does not, and no answer could name the model.
+    """
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(f"{str(path.absolute())!r} is not UTF-8: rename it", exit_code=USAGE) from None
 
 
 def path_of(name: str) -> Path:

@@ -29,7 +29,7 @@ from gateway.processes.following_server import FollowingServer
 from gateway.processes.runtime_directory import runtime_directory
 from gateway.processes.tunnel import ngrok_problem
 from jaxengine.options.option import UsageError
-from jaxengine.telemetry import logs
+from jaxengine.telemetry import logs, standard_streams
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
@@ -42,6 +42,7 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def main() -> None:
+    standard_streams.hold()
     sys.exit(launch(sys.argv[1:], os.environ))
 
 

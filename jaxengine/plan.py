@@ -7,7 +7,6 @@ it starts is decided here by the same code, for devices that need not be there.
 import dataclasses
 import json
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from jaxengine.options.plan import PlanOptions
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.request.interface import OpenModel
 from jaxengine.startup.place import DoesNotFit
+from jaxengine.telemetry.standard_streams import say
 
 DOES_NOT_FIT, INTERRUPTED = 1, 130  # exit codes
 TABLES = (CheckpointOptions, ComputeOptions)  # of the launcher's options too
@@ -54,16 +54,8 @@ def main(argv: Sequence[str]) -> int:
         return _fail(error, USAGE)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
-    _say(json.dumps(facts(made), indent=2) if options.json else text(made))
-    return 0 if made.fit else DOES_NOT_FIT
-
-
-def _say(words: str) -> None:
-    """Print `words`, also to a reader that has had enough, as `head`."""
-    try:
-        print(words, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+    said = say(json.dumps(facts(made), indent=2) if options.json else text(made))
+    return said or (0 if made.fit else DOES_NOT_FIT)
 
 
 def _fail(error: object, code: int) -> int:

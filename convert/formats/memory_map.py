@@ -8,15 +8,18 @@ import os
 from pathlib import Path
 
 from convert.errors import CheckpointError
+from convert.formats.lfs_pointer import PROBLEM, is_pointer
 
 
 def memory_map(path: Path, *, copied: bool = False) -> mmap.mmap:
     """The whole file: mapped read-only, or a copy of its own.
 
     Raises:
-        CheckpointError: it cannot be read, or is empty.
+        CheckpointError: it cannot be read, is empty, or only stands for a file of Git LFS.
     """
     try:
+        if is_pointer(path):
+            raise CheckpointError(f"{path.name}: {PROBLEM}")
         with path.open("rb") as file:
             if not copied:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -24,5 +27,7 @@ def memory_map(path: Path, *, copied: bool = False) -> mmap.mmap:
             if file.readinto(copy) != len(copy):
                 raise ValueError("it was cut meanwhile")
             return copy
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:  # mmap raises ValueError for an empty file
         raise CheckpointError(f"{path}: cannot be read: {error}") from error

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.errors import CheckpointError
+from convert.formats import lfs_pointer
 from convert.formats.memory_map import memory_map
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index, Tensors
 
@@ -117,6 +118,8 @@ def header_bytes(prefix: bytes, file_size: int, where: str) -> int:
     """The length of a file's header, by the `PREFIX` bytes in front of it. Raises CheckpointError."""
     if len(prefix) < PREFIX:
         raise CheckpointError(f"{where}: {file_size} bytes is too short for a safetensors file")
+    if prefix == lfs_pointer.START[:PREFIX]:  # as a length it would be beyond any file's
+        raise CheckpointError(f"{where}: {lfs_pointer.PROBLEM}")
     length: int = struct.unpack("<Q", prefix)[0]
     if length > MAX_HEADER or PREFIX + length > file_size:
         limit = min(MAX_HEADER, file_size - PREFIX)

@@ -5,6 +5,7 @@ tokenizer files at the top of a repository are fetched: never code; pickled weig
 an ONNX file, which may lie in a folder, only where there are none of both.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
+
+try:
+    from huggingface_hub import HfApi, constants, errors
+except ValueError as error:  # it reads its variables now; HF_HUB_DOWNLOAD_TIMEOUT=10s is no number
+    given = {name: value for name, value in os.environ.items() if name.startswith("HF_") and value}
+    wrong = [f"{name}={value!r}" for name, value in given.items() if repr(value) in str(error)]
+    message = f"the hub's library refuses {' or '.join(wrong) or 'a variable HF_…'}: {error}"
+    raise CheckpointError(message, exit_code=USAGE) from error
 import huggingface_hub
-from huggingface_hub import HfApi, constants, errors
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from convert.announce import announce
 from convert.cache import disk_errors, require_space
-from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 from convert.formats.onnx import ENDS, FOLDERS, STEMS
 from convert.progress import FetchProgress, NoProgress, megabytes
 
@@ -163,6 +171,11 @@ def _bytes_to_fetch(download: Callable[..., Any]) -> int:
         return 0
 
 
+def _proxies() -> list[str]:
+    """The variables that name one. Its address, which may hold a password, is not repeated."""
+    return [name for name, value in os.environ.items() if name.lower().endswith("_proxy") and value]
+
+
 @contextmanager
 def _one_line(model_id: str, revision: str | None, kind: str = "model") -> Iterator[None]:
     at = f" at revision {revision!r}" if revision else ""
@@ -184,5 +197,8 @@ def _one_line(model_id: str, revision: str | None, kind: str = "model") -> Itera
         raise CheckpointError(f"{model_id!r}{at} is not on the hub", exit_code=USAGE) from error
     except (HTTPError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
         raise CheckpointError(f"fetching {model_id!r}{at} failed: {error}", exit_code=UNREACHABLE) from error
+    except ImportError as error:  # a SOCKS proxy is named, and httpx can do without what it needs for one
+        message = f"fetching {model_id!r}{at} failed: {error} (a proxy is set: {', '.join(_proxies())})"
+        raise CheckpointError(message, exit_code=UNREACHABLE) from error
     except errors.HFValidationError as error:
         raise CheckpointError(f"{model_id!r} is not the id of a {kind}: {error}", exit_code=USAGE) from error

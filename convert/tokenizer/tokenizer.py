@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from convert.config.config import read_json
 from convert.errors import CheckpointError
+from convert.formats.lfs_pointer import PROBLEM, is_pointer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -42,6 +43,8 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError(f"{directory}: no tokenizer.json, and nothing to make one of")
+    if is_pointer(path):
+        raise CheckpointError(f"{path}: {PROBLEM}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every malformed file

@@ -23,6 +23,7 @@ from gateway.benchmark.options import BenchmarkOptions
 from gateway.benchmark.probe import NoServer
 from gateway.benchmark.report import INTERRUPTED, Report
 from jaxengine.options.option import UsageError
+from jaxengine.telemetry import standard_streams
 from jaxengine.telemetry.logs import USAGE, fail
 
 BELOW = 1
@@ -30,6 +31,7 @@ INTERRUPT = 130  # as of a shell whose command ended with SIGINT
 
 
 def main() -> None:
+    standard_streams.hold()
     sys.exit(run(sys.argv[1:], os.environ))
 
 

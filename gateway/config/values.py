@@ -44,7 +44,11 @@ def _label(text: str) -> str:
 
 
 def _path(text: str) -> Path:
-    """An absolute path, because it is passed to processes with other working directories."""
+    """An absolute path, because it is passed to processes with other working directories. Nothing, as of a variable
+    that a script forgot to set, would be the working directory itself.
+    """
+    if not text.strip():
+        raise ValueError("must not be empty")
     return Path(absolute(text))
 
 

@@ -3,10 +3,13 @@
 import ipaddress
 import socket
 import ssl
+from pathlib import Path
 
 from gateway.config.options import Options
 
 BACKLOG = 2048
+CERTIFICATE, PRIVATE_KEY = "CERTIFICATE", "PRIVATE KEY"  # how PEM files call what they hold
+MAX_SHOWN = 255  # characters of a host's name, of which DNS has no longer ones
 
 
 class CannotListen(Exception):
@@ -21,8 +24,8 @@ def bind(hostname: str, port: int, sockets: int = 1) -> list[socket.socket]:
     """
     try:
         return _bind(hostname, port, sockets)
-    except OSError as error:
-        raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise _refusal(hostname, port, error) from error
 
 
 def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
@@ -46,8 +49,14 @@ def reserve(hostname: str, port: int) -> socket.socket:
     """
     try:
         return _bound(hostname, _free(hostname, port), shared=True)
-    except OSError as error:
-        raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise _refusal(hostname, port, error) from error
+
+
+def _refusal(hostname: str, port: int, error: OSError | UnicodeError) -> CannotListen:
+    """Names that DNS cannot have, such as `a..b` or one of 300 letters, are UnicodeErrors of Python's."""
+    why = error.strerror if isinstance(error, OSError) else "no host can have this name"
+    return CannotListen(f"cannot listen on {hostname[:MAX_SHOWN]}:{port}: {why}")
 
 
 def address_of(bound: socket.socket) -> str:
@@ -92,8 +101,29 @@ def tls_problem(options: Options) -> str | None:
     """What is wrong with the certificate and key, if anything is."""
     if options.ssl_certfile is None:
         return None
+    certificate, key = options.ssl_certfile, options.ssl_keyfile
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
-    except OSError as error:  # SSLError is one
-        return f"--ssl-certfile and --ssl-keyfile cannot be used: {error.strerror or error}"
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:
+        return f"--ssl-certfile and --ssl-keyfile cannot be used: {_tls_reason(error, certificate, key)}"
     return None
+
+
+def _no_password() -> str:
+    """Else OpenSSL would ask on the terminal, and wait, in every process and at every start."""
+    raise ValueError("the key is encrypted; openssl pkey -in KEY -out NEW writes one that is not")
+
+
+def _tls_reason(error: OSError | ValueError, certificate: Path, key: Path | None) -> str:
+    """OpenSSL tells a key of another certificate, and little else, by a word of its own."""
+    if not isinstance(error, ssl.SSLError):
+        return getattr(error, "strerror", None) or str(error)
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    wanted = {CERTIFICATE: certificate, PRIVATE_KEY: key or certificate}
+    missing = [f"{path} holds no {what} in PEM" for what, path in wanted.items() if not _has_pem(path, what)]
+    return "; ".join(missing) or "the certificate or the key is damaged"
+
+
+def _has_pem(path: Path, what: str) -> bool:
+    return f"{what}-----" in path.read_text("ascii", "replace")

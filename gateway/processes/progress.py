@@ -20,13 +20,13 @@ class StartProgress:
 
     Args:
         engine: what log lines call it.
-        stream: where bars are drawn, if it is a terminal.
+        stream: where bars are drawn, if it is a terminal; stderr if None.
         bars: False if even a terminal gets log lines, as with `--json-output`.
     """
 
-    def __init__(self, stream: TextIO = sys.stderr, *, engine: str = "engine", bars: bool = True) -> None:
-        self._engine, self._stream = engine, stream
-        self._draw = bars and stream.isatty()
+    def __init__(self, stream: TextIO | None = None, *, engine: str = "engine", bars: bool = True) -> None:
+        self._engine, self._stream = engine, stream or sys.stderr
+        self._draw = bars and self._stream.isatty()
         self._topic = ""  # the latest line without its count
         self._began = 0.0  # moment of the topic's first line
         self._logged = 0.0  # moment of the latest log line

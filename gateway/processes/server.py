@@ -66,7 +66,10 @@ async def serve(
     """
     address = None if grpc is None else address_of(grpc)
     places = devices.places(options, environ, directory)
-    first, *others = _worker_specs(options, listeners, address, directory, [each.socket for each in places])
+    try:
+        first, *others = _worker_specs(options, listeners, address, directory, [each.socket for each in places])
+    except OSError as error:  # the disk is full, of which a directory needs less than a file
+        return logs.fail(f"cannot write into {directory}: {error.strerror}", os.EX_CANTCREAT)
     first = replace(first, admin=admin)
     return await Server(options, environ, first, places, Workers(others, options), engine, began, tracing).run()
 

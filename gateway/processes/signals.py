@@ -1,7 +1,9 @@
-"""SIGTERM and SIGINT end a server in order, from its first moment to its last.
+"""SIGTERM, SIGINT and SIGHUP end a server in order, from its first moment to its last.
 
 Before the event loop runs, and after it, the signals are blocked and the kernel keeps them. A signal that ended the
 process between the creation of the runtime directory and the first event loop would leave the directory behind.
+
+SIGHUP comes when the terminal is closed, or the connection to it breaks. Under nohup it is ignored, and stays so.
 """
 
 import asyncio
@@ -9,7 +11,12 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-ENDS = (signal.SIGTERM, signal.SIGINT)
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def heeded() -> list[signal.Signals]:
+    """Those of `ENDS` that end this process: whoever started it may have it ignore SIGHUP."""
+    return [each for each in ENDS if each is not signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
 
 
 @contextmanager
@@ -39,7 +46,7 @@ def kept_from_threads() -> Iterator[None]:
 @contextmanager
 def delivered(listen: Callable[[int], None]) -> Iterator[None]:
     """Inside the block, which lies in `blocked`, the event loop calls `listen` with each signal, also those waiting."""
-    for number in ENDS:
+    for number in heeded():
         asyncio.get_running_loop().add_signal_handler(number, listen, number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     try:

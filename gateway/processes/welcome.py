@@ -28,7 +28,7 @@ class Welcome(EngineListener):
         port: that is listened on.
         engines: how many there are.
         has_template: whether the model, now that it is loaded, has a chat template.
-        stream: the log's.
+        stream: the log's; stderr if None.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Welcome(EngineListener):
         port: int,
         engines: int,
         has_template: Callable[[], bool],
-        stream: TextIO = sys.stderr,
+        stream: TextIO | None = None,
     ) -> None:
-        self._options, self._port, self._stream = options, port, stream
+        self._options, self._port, self._stream = options, port, stream or sys.stderr
         self._missing = set(range(engines))
         self._has_template = has_template
 

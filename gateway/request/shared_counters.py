@@ -41,9 +41,13 @@ class SharedCounters:
 
     @classmethod
     def create(cls, file: Path, rows: int, callers: int, replicas: int = 1) -> "SharedCounters":
-        """Make `file`. Returns the launcher's counters, row 0; every other process counts as not ready."""
+        """Make `file`. Returns the launcher's counters, row 0; every other process counts as not ready.
+
+        Raises:
+            OSError: it cannot be made, or the disk is full, which memory on it would tell by SIGBUS.
+        """
         with file.open("xb") as empty:
-            empty.truncate(cls(callers, replicas=replicas, rows=rows).size)
+            os.posix_fallocate(empty.fileno(), 0, cls(callers, replicas=replicas, rows=rows).size)
         counters = cls(callers, replicas=replicas, rows=rows, file=file)
         for row in range(1, rows):
             counters.clear(row)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Loop:
         self._engine, self._tokenizer = engine, tokenizer
         self._ids = itertools.count()
         self._running: dict[int, Running] = {}
+        self._process = os.getpid()
 
     def run(
         self,
@@ -118,6 +120,7 @@ class Loop:
 
     def _submit(self, requests: Sequence[tuple[Completion, Request]], *, streamed: bool = False) -> list[int]:
         """Give the engine all of `requests`, or none where one of them cannot be; their ids."""
+        self._refuse_other_process()
         for _, request in requests:
             self._engine.check(request)
         running = {request.id: Running(made, partial(self._detokenizer, made), streamed) for made, request in requests}
@@ -139,6 +142,7 @@ class Loop:
 
     def _step(self) -> None:
         """Have the engine go on, with the requests of this call and of streams that are open."""
+        self._refuse_other_process()
         if self._engine.idle:  # an adapter is read again, on another thread
             time.sleep(0.001)
         result = self._engine.step()
@@ -149,6 +153,14 @@ class Loop:
             if one.completion.finish_reason:
                 del self._running[event.request_id]
                 self._engine.cancel(event.request_id)  # the engine knows nothing of stop strings
+
+    def _refuse_other_process(self) -> None:
+        """A fork has none of JAX's threads: a step would wait for ever."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this LLM runs in process {self._process}, of which this one is a fork: make an LLM in each process, "
+                'and start it with multiprocessing.get_context("spawn")'
+            )
 
     def _detokenizer(self, completion: Completion) -> Detokenizer:
         behind_encoder = self._engine.description.decoder_start_token_id is not None  # the prompt gives no context

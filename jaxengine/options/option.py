@@ -4,6 +4,7 @@ A table is a frozen dataclass whose fields are made by `option`. The gateway's t
 """
 
 import dataclasses
+import sys
 from typing import Any
 
 from jaxengine.options.values import Value
@@ -57,10 +58,22 @@ def option(
 def read(row: "dataclasses.Field[Any]", source: str, text: str) -> Any:
     """The value that `text` means for an option. Raises UsageError naming `source`, a flag or a variable."""
     try:
-        return row.metadata["parse"](text)
+        return row.metadata["parse"](_decoded(text))
     except ValueError as error:
         shown = "" if row.metadata["secret"] else f" {text!r}"
         raise UsageError(f"{source}{shown} {error}") from None
+
+
+def _decoded(text: str) -> str:
+    """`text`, which logs, messages and answers must be able to hold. Python keeps bytes that it cannot decode as
+    surrogates, which nothing else takes.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"must be text in {encoding}: give it another name, or set LC_ALL=C.UTF-8") from None
+    return text
 
 
 def written(value: Any) -> str:

@@ -83,6 +83,10 @@ def _text(text: str) -> str:
     return text
 
 
+def _path(text: str) -> Path:
+    return Path(_text(text))  # that of nothing is the working directory, which nobody means by it
+
+
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
@@ -91,5 +95,5 @@ def _url(text: str) -> str:
 
 flag = Value("true|false", _flag)
 text = Value("TEXT", _text)
-path = Value("PATH", Path)
+path = Value("PATH", _path)
 url = Value("URL", _url)

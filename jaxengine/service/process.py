@@ -62,8 +62,8 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
     """Serve on the socket `path` until SIGTERM, then give running requests `drain_seconds`. Returns the exit code."""
     faulthandler.enable()  # on SIGABRT, which a supervisor sends to a stuck engine, it prints every thread's stack
     try:
-        transport.prepare_socket(path)
         guard = transport.TokenGuard(token)
+        transport.prepare_socket(path)
     except ValueError as error:
         return fail(str(error), USAGE)
     except OSError as error:
@@ -143,4 +143,4 @@ def _start_loading(load: Loader, description: pb.Description) -> "asyncio.Future
 
 def _progress(description: pb.Description, line: str) -> None:
     description.state = pb.WARMING if line.startswith(COMPILING) else pb.STARTING
-    description.progress = line
+    description.progress = line.encode(errors="replace").decode()  # a path may have bytes that are no text

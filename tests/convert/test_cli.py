@@ -1,5 +1,6 @@
 """`text-generation-server`: TGI's second command. Failures are one line and a non-zero exit code."""
 
+import os
 import re
 import subprocess
 import sys
@@ -137,3 +138,10 @@ sys.exit(cli.main())
     command = [sys.executable, "-c", program, "convert", "model", "output"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_a_directory_whose_name_is_no_text_is_refused_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / os.fsdecode(b"mod\xe8le")
+    directory.mkdir()
+    assert main(["download-weights", str(directory)]) == 2
+    assert capsys.readouterr().err == f"error: {str(directory)!r} is not UTF-8: rename it\n"

@@ -1,5 +1,6 @@
 """Hub ids, against a hub on localhost: fetched once, found offline, and every refusal one line with its exit code."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -223,3 +224,17 @@ def test_every_refusal_is_one_line_with_its_exit_code(
 ) -> None:
     done = download(*arguments, **environment)
     assert (done.returncode, last_line(done)) == (code, f"error: {message}")
+
+
+def test_a_variable_of_the_hub_with_a_unit_is_named_and_no_traceback(download: Command) -> None:
+    done = download("org/tiny", HF_HUB_DOWNLOAD_TIMEOUT="10s")
+    assert done.returncode == 2
+    assert last_line(done).startswith("error: the hub's library refuses HF_HUB_DOWNLOAD_TIMEOUT='10s': ")
+
+
+def test_a_proxy_that_needs_another_library_is_one_line_that_names_its_variable(download: Command) -> None:
+    if importlib.util.find_spec("socksio"):
+        pytest.skip("SOCKS proxies can be used here")
+    done = download("org/tiny", ALL_PROXY="socks5://user:secret@127.0.0.1:9", NO_PROXY="", no_proxy="")
+    assert done.returncode == 69 and "ALL_PROXY" in last_line(done) and "secret" not in done.stderr
+    assert last_line(done).startswith("error: fetching 'org/tiny' failed: ")

@@ -117,6 +117,11 @@ def test_a_busy_port_is_one_line_and_exit_code_71() -> None:
     assert done.stderr == f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
+def test_with_all_its_streams_closed_it_ends_with_the_exit_code_that_it_should() -> None:
+    command = ["sh", "-c", 'exec "$0" -m gateway.launcher --port=http <&- >&- 2>&-', sys.executable]
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE).returncode == 2
+
+
 @pytest.mark.parametrize("code", [2, 65, 69, 77])
 def test_a_model_that_cannot_load_ends_the_server_with_the_engines_line_and_code(model: Path, code: int) -> None:
     with running_launcher(model, mock=(f"--fail-with={code}",)) as server:
@@ -187,7 +192,7 @@ async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> Non
         )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_lets_running_streams_finish_and_turns_new_ones_away(model: Path, number: int) -> None:
     with running_launcher(model, mock=(STEP,)) as server:
         server.wait_for(200)

@@ -1,13 +1,18 @@
 """The exit code of a run when one of its parts ends."""
 
 import asyncio
+import errno
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.processes.server import exit_code
+from gateway.config.options import Options
+from gateway.processes.engine_process import command
+from gateway.processes.server import exit_code, serve
 from gateway.text.loader import UnusableModel
+from jaxengine.telemetry.tracing import Tracing
 
 
 async def failed_with(error: Exception) -> "asyncio.Task[Any]":
@@ -39,3 +44,15 @@ async def test_the_engines_own_exit_code_is_the_servers() -> None:
     task = asyncio.create_task(engine())
     await task
     assert exit_code(task) == 69
+
+
+async def test_a_full_disk_under_the_runtime_directory_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gateway.processes.server.write_token", full)
+    code = await serve(Options(), {}, [], None, None, tmp_path, command, 0.0, Tracing())
+    assert code == os.EX_CANTCREAT
+    assert capfd.readouterr().err == f"error: cannot write into {tmp_path}: No space left on device\n"
