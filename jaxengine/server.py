@@ -15,11 +15,11 @@ from jaxengine.group.membership import Membership
 from jaxengine.lifetime import die_with_parent
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.command_line import parse
-from jaxengine.options.group import WAITING
 from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
 from jaxengine.request.interface import LOADING
 from jaxengine.rpc import transport
+from jaxengine.rpc.progress import OPENING, WAITING
 from jaxengine.service import process
 from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.service.process import Loaded, Progress, StartupError
@@ -110,7 +110,7 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
 def _open(options: ServeOptions, progress: Progress) -> "OpenModel":
     from convert.source import open_model, with_rope
 
-    progress(f"opening {options.model_id or 'the default model'}")
+    progress(f"{OPENING} {options.model_id or 'the default model'}")
     model = open_model(
         options.model_id,
         options.revision,

@@ -215,7 +215,9 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions, ImageOptions, Ngr
         values.path,
         "prefix of the server's private directory, where the engine's socket is; the port is appended",
     )
-    startup_timeout: float = option(1800.0, values.number(1, 86400), "seconds the engine may take to become ready")
+    startup_timeout: float = option(
+        1800.0, values.number(1, 86400), "seconds the engine may take to become ready once its model is fetched"
+    )
     engine_hang_timeout: float = option(
         30.0,
         values.number(0.1, 86400),

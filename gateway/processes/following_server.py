@@ -19,9 +19,9 @@ from gateway.processes.devices import places
 from gateway.processes.engine_process import EngineCommand
 from gateway.processes.progress import StartProgress
 from gateway.processes.supervisor import RestartBudget, State, Supervisor
-from jaxengine.options.group import WAITING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
+from jaxengine.rpc.progress import PATIENT
 
 logger = logging.getLogger("gateway")
 
@@ -89,7 +89,7 @@ class FollowingServer(EngineListener):
         await self._supervisor.stop(ENGINE_STOP_SECONDS)
 
     def engine_progress(self, engine: int, description: pb.Description) -> None:
-        self._supervisor.waits(description.progress.startswith(WAITING))
+        self._supervisor.waits(description.progress.startswith(PATIENT))
         if description.state == pb.WARMING:
             self._supervisor.compiling()
         if description.state != pb.READY:

@@ -36,9 +36,9 @@ from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.gateway_state import Gateway
 from gateway.request.shared_counters import SharedCounters
 from gateway.text.loader import UnusableModel
-from jaxengine.options.group import WAITING
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
+from jaxengine.rpc.progress import PATIENT
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
 
@@ -251,7 +251,7 @@ class Server(EngineListener):
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
     def engine_progress(self, engine: int, description: pb.Description) -> None:
-        self._engines[engine].waits(description.progress.startswith(WAITING))
+        self._engines[engine].waits(description.progress.startswith(PATIENT))
         if description.state == pb.WARMING:
             self._engines[engine].compiling()
         if description.state != pb.READY:

@@ -180,8 +180,8 @@ class Supervisor:
             self._move(Signal.COMPILING)
 
     def waits(self, waits: bool) -> None:
-        """The engine reports that it waits for those of other machines, or does so no more. Waiting is no part of a
-        start that may take too long.
+        """The engine reports that it waits, for those of other machines or its model, or does so no more. Waiting is no
+        part of a start that may take too long.
         """
         if self._waits:
             self._starts = time.monotonic()

@@ -13,7 +13,8 @@ from jaxengine.group.link import Link, WrongKey, enter
 from jaxengine.group.membership import FAREWELL_SECONDS, Leave, Membership, leave
 from jaxengine.group.pulse import keep_pulse
 from jaxengine.group.wire import Frame, Kind
-from jaxengine.options.group import GROUP_ENDED, WAITING
+from jaxengine.options.group import GROUP_ENDED
+from jaxengine.rpc.progress import WAITING
 
 logger = logging.getLogger(__name__)
 

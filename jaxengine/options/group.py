@@ -14,7 +14,6 @@ from typing import ClassVar
 from jaxengine.options import values
 from jaxengine.options.option import option
 
-WAITING = "waiting for"  # a progress line that begins so is no start that takes too long: others are not there yet
 GROUP_ENDED = os.EX_TEMPFAIL  # exit code of an engine that ends because that of another machine did
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxengine.lifetime import die_with_parent
 from jaxengine.rpc import transport
+from jaxengine.rpc.progress import OPENING
 from jaxengine.service import process
 from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.telemetry import logs
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--script", type=int, nargs="*", default=[], help="ids every request is answered with")
     parser.add_argument("--hold", type=Path, help="while this file exists, loading and requests wait")
+    parser.add_argument("--open-seconds", type=float, default=0.0)
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
@@ -47,6 +49,8 @@ def main(argv: list[str]) -> int:
         die_with_parent(arguments.parent_pid)
 
     def load(progress: process.Progress) -> process.Loaded:
+        progress(f"{OPENING} a model")
+        time.sleep(arguments.open_seconds)
         progress("loading 1/2")
         time.sleep(arguments.load_seconds / 2)
         if arguments.fail_with is not None:

@@ -5,13 +5,16 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from gateway.config.options import Options
 from gateway.processes.engine_process import command
-from gateway.processes.server import exit_code, serve
+from gateway.processes.server import Server, exit_code, serve
 from gateway.text.loader import UnusableModel
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.progress import OPENING, WAITING
 from jaxengine.telemetry.tracing import Tracing
 
 
@@ -56,3 +59,13 @@ async def test_a_full_disk_under_the_runtime_directory_is_one_line(
     code = await serve(Options(), {}, [], None, None, tmp_path, command, 0.0, Tracing())
     assert code == os.EX_CANTCREAT
     assert capfd.readouterr().err == f"error: cannot write into {tmp_path}: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "line, waits", [(f"{OPENING} org/m", True), (f"{WAITING} machines", True), ("loading 1/2", False)]
+)
+def test_what_may_take_however_long_takes_nothing_of_the_startup_timeout(line: str, waits: bool) -> None:
+    server, engine = Server.__new__(Server), MagicMock()
+    server._engines, server._start_progress = [engine], [MagicMock()]  # type: ignore[assignment]
+    server.engine_progress(0, pb.Description(state=pb.STARTING, progress=line))
+    engine.waits.assert_called_once_with(waits)
