@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +192,18 @@ async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> Non
         )
 
 
+@pytest.fixture
+def heeded_hangup() -> Iterator[None]:
+    """Under nohup the tests' own processes would begin with SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_a_signal_lets_running_streams_finish_and_turns_new_ones_away(model: Path, number: int) -> None:
+async def test_a_signal_lets_running_streams_finish_and_turns_new_ones_away(
+    model: Path, number: int, heeded_hangup: None
+) -> None:
     with running_launcher(model, mock=(STEP,)) as server:
         server.wait_for(200)
         engine = server.engine_pid()

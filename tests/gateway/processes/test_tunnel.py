@@ -15,6 +15,7 @@ import pytest
 
 from gateway.http.listener import bind
 from gateway.processes import tunnel as module
+from gateway.processes.signals import ENDS
 from gateway.processes.tunnel import Tunnel, target_url
 from tests.fake_ngrok import KEY, TOKEN, FakeNgrok
 from tests.gateway.toys import write_model
@@ -75,7 +76,7 @@ async def test_an_edge_is_a_label_and_anything_else_a_domain(
     public = (await asked(ngrok, "listen"))["public"]
     await tunnel.stop()
     assert ngrok.calls == [
-        ("connect", {"authtoken": TOKEN, "blocked": [signal.SIGINT, signal.SIGTERM]}),
+        ("connect", {"authtoken": TOKEN, "blocked": sorted(ENDS)}),
         ("listen", {"to_url": target, "public": public, **expected}),
         ("close listener", {}),
         ("close session", {}),
