@@ -20,7 +20,7 @@ ROWS = {row.name: row for row in rows()}
 PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/README.md", *PAGES)}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
-OF_OTHERS = {"--skip-engine", "--rounds"}  # of `python -m tests.bench`
+OF_OTHERS = {"--skip-engine", "--rounds", "--peer"}  # of `python -m tests.bench`
 OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(PlanOptions)}  # of `text-generation-server plan`
 OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(BenchmarkOptions)}  # of `text-generation-benchmark`
 
