@@ -50,11 +50,11 @@ class Parser(argparse.ArgumentParser):
         others = []
         words = iter(args[:end])
         for word in words:
-            option, _, field = word.partition("=")[0].partition(".")
+            name, equals, value = word.partition("=")
+            option, _, field = name.partition(".")
             if not field or not self._is_json(option):
                 others.append(word)
                 continue
-            name, equals, value = word.partition("=")
             if not equals and (value := next(words, "")) == "":
                 raise UsageError(f"{name} needs a value")
             fields.setdefault(option, {})[field] = _literal(value)

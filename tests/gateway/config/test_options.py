@@ -182,27 +182,6 @@ def test_a_field_of_speculation_without_effect_is_named() -> None:
     assert warning.startswith("--speculative-config: draft_tensor_parallel_size has no effect: ")
 
 
-def test_an_option_that_is_json_is_also_given_a_field_at_a_time() -> None:
-    words = ["--speculative-config.method", "ngram", "--port=1", "--speculative-config.num_speculative_tokens=4"]
-    options = parse(words, {})
-    assert options.port == 1
-    assert options.speculative_config == '{"method": "ngram", "num_speculative_tokens": 4}'
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--speculative-config.method=ngram", "--speculative-config={}"], "is given whole and by its fields"),
-        (["--speculative-config.method"], "--speculative-config.method needs a value"),
-        (["--speculative-config.methd=ngram"], "methd"),
-        (["--model-id.method=ngram"], "--model-id.method is unknown"),
-    ],
-)
-def test_fields_of_an_option_that_are_wrong_are_named(words: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        parse(words, {})
-
-
 def test_options_with_an_effect_are_accepted_without_warning() -> None:
     no_effect = {name for name, row in ROWS.items() if row.metadata["no_effect"]} | {"max_input_length"}
     no_effect |= {"replicas"}  # they do not go with --nnodes
