@@ -34,7 +34,7 @@ def main() -> int:
     print(f"{described()}, medians of {options.rounds} rounds\n")
     if not options.skip_engine:
         chosen = EngineOptions(dtype=options.dtype, quantize=options.quantize, prefix_cache=False, max_batch_size=16)
-        batch, longest = max(options.batches, default=1), max(engine.PROMPT + options.new_tokens, *options.prompts)
+        batch, longest = max(options.batches, default=1), max([engine.PROMPT + options.new_tokens, *options.prompts])
         with engine.Contenders.load(chosen, options.peer, batch, longest + 1) as contenders:
             if options.batches:
                 decoded = engine.decode(contenders, options.batches, options.rounds, options.new_tokens)

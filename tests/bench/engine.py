@@ -31,7 +31,6 @@ class Contenders:
 
     engine: Engine
     peer: Peer
-    peer_name: str
     quantize: str | None
 
     @classmethod
@@ -43,15 +42,15 @@ class Contenders:
         engine = load_engine(model, options)
         engine.finish_compiling()
         with peer(peer_name, model, batch, tokens) as loaded:
-            yield cls(engine, loaded, peer_name, options.quantize)
+            yield cls(engine, loaded, options.quantize)
 
     @property
     def decode_columns(self) -> tuple[str, ...]:
-        return ("default model", "decode tok/s", self.peer_name, "ratio", "seen", "whole requests", "weights GB/s")
+        return ("default model", "decode tok/s", self.peer.name, "ratio", "seen", "whole requests", "weights GB/s")
 
     @property
     def prefill_columns(self) -> tuple[str, ...]:
-        return ("default model", "prefill tok/s", self.peer_name, "ratio", "seen", "GFLOP/s")
+        return ("default model", "prefill tok/s", self.peer.name, "ratio", "seen", "GFLOP/s")
 
     @property
     def spec(self) -> Any:

@@ -16,16 +16,19 @@ from tests.bench.transformers_twin import twin
 from tests.clients.environments import interpreter
 
 SCRIPT = Path(__file__).parent / "llama_cpp_engine.py"
-NAMES = ("transformers", "llama.cpp")
 
 
 class Peer(Protocol):
+    name: str
+
     def generate(self, prompts: np.ndarray, new_tokens: int) -> None:
         """`new_tokens` for each of `prompts`, i64 [B, n], all at once; none ends early, and no prefix is known."""
 
 
 class Transformers:
     """Its static-batch `generate`, in f32."""
+
+    name = "transformers"
 
     def __init__(self, model: OpenModel) -> None:
         torch.set_num_threads(os.cpu_count() or 1)
@@ -47,6 +50,8 @@ class Transformers:
 class LlamaCpp:
     """Its server's slots on the GGUF file, in a process of its own, without HTTP and text."""
 
+    name = "llama.cpp"
+
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.processor: str = self._answer()
@@ -63,10 +68,13 @@ class LlamaCpp:
         return json.loads(self.process.stdout.readline())
 
 
+NAMES = (Transformers.name, LlamaCpp.name)
+
+
 @contextmanager
 def peer(name: str, model: OpenModel, batch: int, tokens: int) -> Iterator[Peer]:
-    """That of `NAMES`, for batches of up to `batch` requests with `tokens` each."""
-    if name == "transformers":
+    """That of one of `NAMES`, for batches of up to `batch` requests with `tokens` each."""
+    if name == Transformers.name:
         yield Transformers(model)
         return
     job = {"model": str(model.checkpoint), "threads": os.cpu_count(), "slots": batch, "tokens": batch * tokens}
