@@ -234,7 +234,7 @@ def test_a_variable_of_the_hub_with_a_unit_is_named_and_no_traceback(download: C
 
 def test_a_proxy_that_needs_another_library_is_one_line_that_names_its_variable(download: Command) -> None:
     if importlib.util.find_spec("socksio"):
-        pytest.skip("SOCKS proxies can be used here")
+        pytest.skip("the package socksio is installed, so that SOCKS proxies can be used")
     done = download("org/tiny", ALL_PROXY="socks5://user:secret@127.0.0.1:9", NO_PROXY="", no_proxy="")
     assert done.returncode == 69 and "ALL_PROXY" in last_line(done) and "secret" not in done.stderr
     assert last_line(done).startswith("error: fetching 'org/tiny' failed: ")

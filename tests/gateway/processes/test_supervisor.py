@@ -127,31 +127,21 @@ raise SystemExit(74)"""
     assert await running == 0
 
 
+@pytest.mark.parametrize("reports", [False, True], ids=["silent", "reporting progress"])
 async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(
-    supervise: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.processes.supervisor.STACK_DUMP_SECONDS", 0.1)
-    causes: list[str] = []
-    supervisor = supervise("import time; time.sleep(60)", startup_timeout=0.3, on_restart=causes.append)
-    running = asyncio.create_task(supervisor.run())
-    await until(lambda: causes == ["hung"])
-    await supervisor.stop(0.1)
-    assert await running == 0
-
-
-async def test_an_engine_that_goes_on_reporting_progress_has_no_longer_to_become_ready(
-    supervise: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+    supervise: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, reports: bool
 ) -> None:
     monkeypatch.setattr("gateway.processes.supervisor.STACK_DUMP_SECONDS", 0.1)
     causes: list[str] = []
     supervisor = supervise("import time; time.sleep(60)", startup_timeout=0.3, on_restart=causes.append)
     running = asyncio.create_task(supervisor.run())
 
-    def reported() -> bool:
-        supervisor.waits(False)  # as with every line of progress
+    def hung() -> bool:
+        if reports:
+            supervisor.waits(False)  # as with every line of progress
         return causes == ["hung"]
 
-    await until(reported)
+    await until(hung)
     await supervisor.stop(0.1)
     assert await running == 0
 
