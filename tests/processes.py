@@ -118,9 +118,7 @@ class Launcher:
     @property
     def admin_url(self) -> str:
         """The URL of the admin listener, which the launcher has logged."""
-        found = re.search(r"probes and metrics on (http[^\s\"]+)", self.log.read_text())
-        assert found is not None, "there is no admin listener"
-        return found[1]
+        return logged_url(self.process, self.log, "probes and metrics on")
 
     def status(self, path: str = "/health") -> int:
         """The status of a GET; 0 if nothing listens."""
@@ -213,9 +211,14 @@ def command_line(pid: int) -> str:
 
 def listening_url(process: "subprocess.Popen[str]", log: Path) -> str:
     """The URL on which a launcher logs that it listens; empty if it ends before."""
+    return logged_url(process, log, "listening on")
+
+
+def logged_url(process: "subprocess.Popen[str]", log: Path, words: str) -> str:
+    """The URL that a launcher logs after `words`; empty if it ends before. Fails after `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := re.search(r"listening on (http[^\s\"]+)", log.read_text())) and process.poll() is None:
-        assert time.monotonic() < deadline, f"it does not listen: {log.read_text()}"
+    while not (found := re.search(rf"{words} (http[^\s\"]+)", log.read_text())) and process.poll() is None:
+        assert time.monotonic() < deadline, f"it does not log {words!r}: {log.read_text()}"
         time.sleep(0.01)
     return found[1] if found else ""
 
