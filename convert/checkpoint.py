@@ -32,7 +32,7 @@ from convert.tokenizer.tokenizer import gateway_files
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
-VERSION = 15  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
+VERSION = 16  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting
@@ -61,17 +61,18 @@ def write_checkpoint(
 ) -> None:
     """Convert `source` to a checkpoint at `target`, with the tokenizer files found in `files`.
 
-    `dtype` is "float32", "bfloat16" or "float16"; None keeps the source's own. Memory stays below a few chunks.
+    `dtype` is "float32", "bfloat16" or "float16"; None keeps the source's own. A parameter that has its own keeps it.
+    Memory stays below a few chunks.
 
     Raises:
         CheckpointError: the disk is too small or fails, or a value does not fit `dtype`; nothing is left behind.
     """
     kept = written_dtype(source, dtype)
-    shapes = {name: parameter.shape for name, parameter in parameter_table(source.spec).items()}
-    total = sum(math.prod(shape) for shape in shapes.values()) * DTYPES[kept].itemsize
+    arrays = {name: (each.dtype or kept, each.shape) for name, each in parameter_table(source.spec).items()}
+    total = sum(math.prod(shape) * DTYPES[own].itemsize for own, shape in arrays.values())
     require_space(target, total)
     with new_directory(target) as directory:
-        digests = {SINGLE_FILE: _write_parameters(source, shapes, kept, directory / SINGLE_FILE, total)}
+        digests = {SINGLE_FILE: _write_parameters(source, arrays, directory / SINGLE_FILE, total)}
         (directory / SPEC).write_text(source.spec.to_json())
         for name in gateway_files(source.spec.vision is not None):
             if (files / name).is_file():
@@ -109,17 +110,17 @@ def origin(directory: Path) -> dict[str, str]:
 
 
 def _write_parameters(
-    source: ParameterSource, shapes: dict[str, tuple[int, ...]], dtype: str, path: Path, total: int
+    source: ParameterSource, arrays: dict[str, tuple[str, tuple[int, ...]]], path: Path, total: int
 ) -> str:
-    """Write the safetensors file at `path`; returns its sha256."""
-    header = encode_header({name: (dtype, shape) for name, shape in shapes.items()})
+    """Write the safetensors file at `path`, with the dtypes and shapes of `arrays`; returns its sha256."""
+    header = encode_header(arrays)
     digest = hashlib.sha256(header)
     with (
         path.open("wb") as file,
         Progress(total=total, unit="B", unit_scale=True, desc="converting") as bar,
     ):
         file.write(header)
-        for name, shape in shapes.items():
+        for name, (dtype, shape) in arrays.items():
             for index in _chunks(shape):
                 data = cast(source.read(name, index), dtype, name).reshape(-1).view(np.uint8).data
                 digest.update(data)

@@ -94,7 +94,7 @@ def redraw(model: Any, seed: int = 0) -> Any:
     embedding_std, gain = (0.12, 2.0) if tied else (0.4, 1.3)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name or parameter.ndim == 1:
+        if "norm" in name or parameter.ndim == 1 or name.endswith("e_score_correction_bias"):
             parameter.add_(0.2 * noise)
         elif parameter is model.get_input_embeddings().weight:
             parameter.copy_(embedding_std * noise)
@@ -103,6 +103,9 @@ def redraw(model: Any, seed: int = 0) -> Any:
         else:
             inputs = parameter.shape[0 if isinstance(_owner(model, name), transformers.Conv1D) else -1]
             parameter.copy_(noise * gain / math.sqrt(inputs))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # learned all the same
+            buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 
 

@@ -8,25 +8,31 @@ from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
+from convert.families.ernie import ERNIE, ERNIE_MOE
+from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
 from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
+from convert.families.glm import DOTS, GLM, GLM4, glm4_moe
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
 from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
-from convert.families.granite import GRANITE
+from convert.families.granite import GRANITE, GRANITE_MOE
 from convert.families.idefics import idefics
-from convert.families.llama import LLAMA, MISTRAL
+from convert.families.llama import LLAMA, MINISTRAL, MISTRAL
+from convert.families.llama_kin import ARCEE, HELIUM, SEED_OSS
 from convert.families.mamba import FALCON_MAMBA, MAMBA
+from convert.families.minimax import MINIMAX_M2
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mllama import MLLAMA
 from convert.families.mpt import MPT
-from convert.families.olmo2 import OLMO2
+from convert.families.olmo import OLMO, OLMO2, OLMO3, OLMOE
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
 from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_VL_MOE
+from convert.families.smollm3 import SMOLLM3
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
@@ -34,6 +40,7 @@ from convert.families.t5 import t5
 FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,
     "RefinedWebModel": FALCON,
+    "arcee": ARCEE,
     "baichuan": baichuan,
     "bart": BART,
     "bloom": BLOOM,
@@ -41,11 +48,18 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "cohere": COHERE,
     "cohere2": COHERE2,
     "dbrx": DBRX,
+    "dots1": DOTS,
+    "ernie4_5": ERNIE,
+    "ernie4_5_moe": ERNIE_MOE,
+    "exaone4": EXAONE4,
     "falcon": FALCON,
     "falcon_mamba": FALCON_MAMBA,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "glm": GLM,
+    "glm4": GLM4,
+    "glm4_moe": glm4_moe,
     "gpt2": gpt2,
     "gpt_bigcode": GPT_BIGCODE,
     "gpt_neo": GPT_NEO,
@@ -53,16 +67,24 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gpt_oss": GPT_OSS,
     "gptj": GPTJ,
     "granite": GRANITE,
+    "granitemoe": GRANITE_MOE,
+    "granitemoeshared": GRANITE_MOE,
+    "helium": HELIUM,
     "idefics": idefics,
     "llama": LLAMA,
     "mamba": MAMBA,
     "mbart": BART,
+    "minimax_m2": MINIMAX_M2,
+    "ministral": MINISTRAL,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "mllama_text_model": MLLAMA,
     "mpt": MPT,
     "mt5": t5,
+    "olmo": OLMO,
     "olmo2": OLMO2,
+    "olmo3": OLMO3,
+    "olmoe": OLMOE,
     "opt": OPT,
     "phi": PHI,
     "phi3": PHI3,
@@ -72,6 +94,8 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_vl_moe_text": QWEN3_VL_MOE,
+    "seed_oss": SEED_OSS,
+    "smollm3": SMOLLM3,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
     "t5": t5,

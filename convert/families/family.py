@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
 NO_PREFIX = r"^(?!(lm_head|embed_out|final_logits_bias)\b)"  # in front of all names but the head's

@@ -1,11 +1,21 @@
-"""Granite: a Llama whose embeddings, scores, branches and logits are each multiplied by a number."""
+"""Granite: a Llama whose embeddings, scores, branches and logits are each multiplied by a number; with experts too."""
 
 from dataclasses import replace
 
 from convert.config.config import Config
-from convert.families.family import Family
-from convert.families.llama import BUFFERS, TENSORS, llama_spec
-from jaxengine.architecture.model import Embedding, ModelSpec
+from convert.families.family import Family, with_experts
+from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
+from convert.mapping.recipes import Layout
+from jaxengine.architecture.model import Embedding, Experts, ModelSpec
+
+EXPERTS = {
+    **TENSORS,
+    "layers.{i}.router": (LAYER + "block_sparse_moe.router.layer.weight",),
+    "layers.{i}.experts_gate_up": (LAYER + "block_sparse_moe.input_linear.weight",),
+    "layers.{i}.experts_down": (LAYER + "block_sparse_moe.output_linear.weight",),
+    "layers.{i}.shared_gate_up": (LAYER + "shared_mlp.input_linear.weight",),
+    "layers.{i}.shared_down": (LAYER + "shared_mlp.output_linear.weight",),
+}
 
 
 def _granite(config: Config) -> ModelSpec:
@@ -22,4 +32,18 @@ def _granite(config: Config) -> ModelSpec:
     )
 
 
+def _granite_moe(config: Config) -> ModelSpec:
+    spec = _granite(config)
+    experts = Experts(
+        count=config.integer("num_local_experts", 8),
+        used=config.integer("num_experts_per_tok", 2),
+        ffn_size=spec.ffn_size,
+        renormalise=True,  # a softmax over the chosen, which is the same
+        shared_ffn_size=config.integer("shared_intermediate_size", 0, least=0),
+        shared_gate=False,
+    )
+    return with_experts(spec, experts)
+
+
 GRANITE = Family(_granite, TENSORS, ignore=BUFFERS)
+GRANITE_MOE = Family(_granite_moe, EXPERTS, Layout(joint_experts="straight"), ignore=BUFFERS)

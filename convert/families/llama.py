@@ -1,4 +1,5 @@
-"""Llama 1 to 3, Code Llama, Vicuna, SmolLM2 and others of that shape, and Mistral, which adds a window.
+"""Llama 1 to 3, Code Llama, Vicuna, SmolLM2 and others of that shape; Mistral, which adds a window; Ministral, whose
+layers may differ in it.
 
 `pretraining_tp` is ignored: it only splits matrix products, the result is the same.
 """
@@ -8,7 +9,7 @@ from typing import Any
 
 from convert.config.config import Config
 from convert.config.rope import longest, rope
-from convert.families.family import Family, activation, sizes, window
+from convert.families.family import Family, activation, layer_kinds, sizes, window
 from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm
 
 LAYER = "model.layers.{i}."
@@ -59,5 +60,12 @@ def with_window(spec: ModelSpec, config: Config, default: int | None = None) -> 
     return replace(spec, kinds=(replace(spec.kinds[0], window=size),))
 
 
+def _ministral(config: Config) -> ModelSpec:
+    spec = llama_spec(config)
+    full, narrow = spec.kinds[0], with_window(spec, config, 4096).kinds[0]
+    return replace(spec, kinds=layer_kinds(config, spec.num_layers, full, narrow, lambda _: True))
+
+
 LLAMA = Family(llama_spec, TENSORS, ignore=BUFFERS)
 MISTRAL = Family(lambda config: with_window(llama_spec(config), config, 4096), TENSORS, ignore=BUFFERS)
+MINISTRAL = Family(_ministral, TENSORS, ignore=BUFFERS)

@@ -77,6 +77,20 @@ GPT_OSS_TENSORS = {"layers.{i}.sinks": ("blk.{i}.attn_sinks.weight",)} | {
     )
     for ours, theirs in names.items()
 }
+GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+SHARED_EXPERT = "blk.{i}.ffn_%s_shexp.weight"
+GRANITE_EXPERTS = {
+    "layers.{i}.router": ("blk.{i}.ffn_gate_inp.weight",),
+    "layers.{i}.experts_gate_up": (EXPERT % ("gate", "weight"), EXPERT % ("up", "weight")),
+    "layers.{i}.experts_down": (EXPERT % ("down", "weight"),),
+    "layers.{i}.shared_gate_up": (SHARED_EXPERT % "gate", SHARED_EXPERT % "up"),
+    "layers.{i}.shared_down": (SHARED_EXPERT % "down",),
+}
 COHERE = Architecture("cohere", {"logit_scale": "logit_scale"}, present={"use_qk_norm": QK_NORM}, interleaved=True)
 LLAMA = Architecture("llama", interleaved=True)
 QKV = tuple(f"blk.{{i}}.attn_{x}.weight" for x in "qkv")
@@ -86,6 +100,7 @@ FALCON_NORMS = {
 }
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "arcee": Architecture("arcee", interleaved=True),
     "baichuan": Architecture("baichuan", tensors={"layers.{i}.qkv": QKV}, interleaved=True),
     "bloom": Architecture("bloom"),
     "cohere2": replace(COHERE, model_type="cohere2"),
@@ -101,6 +116,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "ffn_config.moe_top_k": "expert_used_count",
         },
     ),
+    "ernie4_5": Architecture("ernie4_5", interleaved=True),
+    "exaone4": Architecture("exaone4", fixed={"sliding_window": None}),
     "falcon": Architecture("falcon", {"num_kv_heads": "attention.head_count_kv"}),
     "gemma": Architecture("gemma", plus_one=True),
     "gemma2": Architecture(
@@ -112,17 +129,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         plus_one=True,
     ),
     "gemma3": Architecture("gemma3_text", plus_one=True),
+    "glm4": Architecture("glm4", interleaved=True),
     "gpt-oss": Architecture("gpt_oss", MIXTRAL, tensors=GPT_OSS_TENSORS),
     "gpt2": Architecture("gpt2"),
     "gptneox": Architecture("gpt_neox"),
-    "granite": Architecture(
-        "granite",
-        {
-            "embedding_multiplier": "embedding_scale",
-            "attention_multiplier": "attention.scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+    "granite": Architecture("granite", GRANITE, interleaved=True),
+    "granitemoe": Architecture(
+        "granitemoe",
+        {**GRANITE, **MIXTRAL, "shared_intermediate_size": "expert_shared_feed_forward_length"},
+        tensors=GRANITE_EXPERTS,
         interleaved=True,
     ),
     "llama": LLAMA,
@@ -143,7 +158,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "attn_config.alibi_bias_max": "attention.max_alibi_bias",
         },
     ),
+    "olmo": Architecture("olmo", {"clip_qkv": "attention.clamp_kqv"}, interleaved=True),
     "olmo2": Architecture("olmo2"),
+    "olmoe": Architecture("olmoe", QWEN_MOE, {"norm_topk_prob": False}),
     "phi2": Architecture("phi"),
     "phi3": Architecture("phi3"),
     "phimoe": Architecture("phimoe", MIXTRAL),
@@ -151,6 +168,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2moe": Architecture("qwen2_moe", QWEN_MOE, {"norm_topk_prob": False}),
     "qwen3": Architecture("qwen3"),
     "qwen3moe": Architecture("qwen3_moe", QWEN_MOE, {"norm_topk_prob": True}),
+    "seed_oss": Architecture("seed_oss"),
+    "smollm3": Architecture("smollm3", interleaved=True),
     "stablelm": Architecture("stablelm", present={"qk_layernorm": QK_NORM}),
     "starcoder": Architecture("gpt_bigcode"),
     "starcoder2": Architecture("starcoder2", fixed={"sliding_window": 4096}),
@@ -177,6 +196,8 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return replace(known, model_type="mixtral", keys=MIXTRAL)
     if name == "llama" and metadata.get("attention.sliding_window"):
         return replace(known, model_type="mistral")
+    if name == "olmo2" and metadata.get("attention.sliding_window"):
+        return replace(known, model_type="olmo3")
     if name == "baichuan" and metadata.get("block_count") == ALIBI_13B:
         return replace(known, keys=BAICHUAN_13B)
     if name == "falcon":

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from convert.config.config import Config
+from convert.config.rope import FULL, SLIDING
 from convert.errors import CheckpointError
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp.architectures import ARCHITECTURES, COMMON, Architecture, architecture
@@ -54,6 +55,9 @@ def _renamed(found: Architecture, metadata: Config) -> dict[str, Any]:
         value = metadata.get(theirs)
         if value is None or (key == "sliding_window" and value == 0):  # 0: an old way to say "none"
             continue
+        if key == "sliding_window_pattern" and isinstance(value, list):
+            values["layer_types"] = [SLIDING if slides else FULL for slides in value]
+            continue
         section, _, last = key.rpartition(".")
         (values.setdefault(section, {}) if section else values)[last] = value
     return values
@@ -64,10 +68,12 @@ def _ropes(name: str, file: GgufFile, metadata: Config, head_dim: int) -> dict[s
     full = {**_rope(file, metadata), "rotary_dim": rotated}
     if name == "gpt-oss":  # as it was trained; llama.cpp rounds the ramp's ends
         full["truncate"] = False
+    if name == "olmo2" and metadata.get("attention.sliding_window"):
+        return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": full["rope_theta"]}}
     if name != "gemma3":
         return full
     local = metadata.number("rope.freq_base_swa", GEMMA3_LOCAL_BASE)
-    return {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
+    return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}}
 
 
 def _rope(file: GgufFile, metadata: Config) -> dict[str, Any]:

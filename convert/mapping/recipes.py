@@ -20,6 +20,7 @@ from jaxengine.architecture.parameters import Parameter, parameter_table
 # Rows of a fused qkv: q ‖ k ‖ v; grouped as the table has them; or CodeGen's four blocks of q, v, k.
 QKV = Literal["concat", "grouped", "codegen"]
 CODEGEN_BLOCKS = 4
+ROWS = ("head_bias", "router_choice_bias")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Layout:
     joint_experts: they lie in one tensor of gate and up and one of down: "alternating" [expert, in, out], whose outputs
         are gate's and up's in turn; "turned" [expert, in, out], gate's in front of up's; "straight" [expert, out, in],
         likewise.
-    bias_as_row: the head's bias is a matrix of one row.
+    bias_as_row: the head's bias, or what helps to choose experts, is a matrix of one row.
     short_head: the head has rows for tokens alone; those behind mean nothing, and are the embedding's.
     apart: how many of the last rows of embedding and head are in tensors of their own, `embedding_apart`, `head_apart`.
     """
@@ -144,7 +145,7 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if name.endswith(".conv"):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
         return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
-    if name == "head_bias" and layout.bias_as_row:
+    if name.endswith(ROWS) and layout.bias_as_row:
         return [Part(named[0], (1, *parameter.shape), (0,), parameter.shape)]
     if kind in ("attention_gate", "mlp_gate") and parameter.shape != (1,):  # stored with axes of texts and of tokens
         return [Part(named[0], (1, 1, *parameter.shape), (0,), parameter.shape)]

@@ -122,9 +122,12 @@ def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
             "experts_gate_up_bias": Parameter((count, inner, ffn), (None, None, "ffn")),
             "experts_down_bias": Parameter((count, hidden), (None, "embed")),
         }
+    if experts.choice_bias:
+        table["router_choice_bias"] = Parameter((count,), (None,), dtype="float32")
+    if shared and experts.shared_gate:
+        table["shared_gate"] = Parameter((1, hidden), (None, "embed"), 1)
     if shared:
         table |= {
-            "shared_gate": Parameter((1, hidden), (None, "embed"), 1),
             "shared_gate_up": Parameter((inner, shared, hidden), (None, "ffn", "embed"), 1),
             "shared_down": Parameter((hidden, shared), ("embed", "ffn"), 1),
         }

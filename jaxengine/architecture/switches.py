@@ -16,8 +16,8 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 #   own          in runs, but each axis has the frequencies that a head of 2·n dimensions would have (Qwen's towers)
 #   alternating  the even frequencies by row, then the odd ones by column (Pixtral's tower)
 RopeAxes = Literal["runs", "interleaved", "own", "alternating"]
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu"]
-Routing = Literal["softmax", "sparse_mixer"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
+Routing = Literal["softmax", "sigmoid", "sparse_mixer"]
 Gates = Literal["none", "number", "vector"]
 
 # Where a layer normalises around each branch f, attention or MLP; n is its norm, and p its second norm if it has two:
@@ -172,7 +172,7 @@ class ClampedGate:
 class Attention:
     """What the attention of all layers has in common.
 
-    alibi: one slope per query head; slope x j is added to score(i, j) after scaling. Empty = none.
+    alibi: one slope per query head; slope x (j - i) is added to score(i, j) after scaling. Empty = none.
     alibi_rounded: as in Falcon, slope x j is rounded to bf16 and scaled like the scores.
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: the projection's queries, keys and values are clamped to [-clip, clip]; 0 = none.
@@ -193,9 +193,16 @@ class Attention:
 class Experts:
     """A mixture of `count` MLPs, `used` of them for each token, of width `ffn_size`.
 
-    routing: softmax over all experts, or PhiMoE's sparse mixer, a softmax over the experts near each choice.
+    routing: the scores of which the highest are chosen, and are the weights: a softmax over all experts, a sigmoid of
+        each, or PhiMoE's sparse mixer, a softmax over the experts near each choice.
     renormalise: the weights of the chosen experts are divided by their sum.
-    shared_ffn_size: width of an MLP for every token, whose output is multiplied by the sigmoid of its gate; 0 = none.
+    scale: multiplies the weights.
+    choice_bias: a learned number for each expert is added to its score for the choice alone (Wang et al. 2024, arXiv
+        2408.15664).
+    groups, used_groups: experts lie in groups of as many, and are chosen of those groups alone whose two best scores
+        have the largest sums (DeepSeek-AI 2024, arXiv 2412.19437).
+    shared_ffn_size: width of an MLP for every token; 0 = none.
+    shared_gate: its output is multiplied by the sigmoid of its gate.
     jitter: how near an expert is to a choice, for the sparse mixer.
     bias: the router and every product of an expert have one.
     """
@@ -206,12 +213,22 @@ class Experts:
     routing: Routing = "softmax"
     renormalise: bool = False
     shared_ffn_size: int = 0
+    shared_gate: bool = True
     jitter: float = 0.01
     bias: bool = False
+    scale: float = 1.0
+    choice_bias: bool = False
+    groups: int = 1
+    used_groups: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.used <= self.count:
             raise ValueError(f"{self.used} experts used of {self.count}")
+        if not 1 <= self.used_groups <= self.groups or self.count % self.groups:
+            raise ValueError(f"{self.used_groups} groups used of {self.groups} for {self.count} experts")
+        size = self.count // self.groups
+        if self.groups > 1 and (size < 2 or self.used > self.used_groups * size):
+            raise ValueError(f"{self.used} experts used of {self.used_groups} groups of {size}")
         if self.routing == "sparse_mixer" and self.used != 2:
             raise ValueError(f"the sparse mixer chooses 2 experts, not {self.used}")
         if self.ffn_size < 1 or self.shared_ffn_size < 0:

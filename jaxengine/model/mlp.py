@@ -20,6 +20,7 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
 }
 
 

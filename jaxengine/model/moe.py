@@ -17,6 +17,8 @@ from jaxengine.model.mlp import MLP, Activated
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
+TINY = 1e-20  # what DeepSeek adds to a sum of weights
+
 
 class MixtureOfExperts(nnx.Module):
     """Router, experts and, where there is one, the shared expert: [T, hidden] → [T, hidden]."""
@@ -24,6 +26,7 @@ class MixtureOfExperts(nnx.Module):
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         assert spec.experts is not None
         self.router = Linear.named("router", get)
+        self.choice_bias = nnx.Param(get("router_choice_bias")) if spec.experts.choice_bias else None
         self.gate_up = nnx.Param(get("experts_gate_up"))
         self.down = nnx.Param(get("experts_down"))
         bias = spec.experts.bias
@@ -33,18 +36,21 @@ class MixtureOfExperts(nnx.Module):
         self.experts = spec.experts
         shared = spec.experts.shared_ffn_size > 0
         self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
-        self.shared_gate = Linear.named("shared_gate", get) if shared else None
+        self.shared_gate = Linear.named("shared_gate", get) if shared and spec.experts.shared_gate else None
 
     def __call__(self, x: Array, tokens: Array, adapters: AdapterTokens | None = None) -> Array:
         """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
         logits = self.router(x, jnp.dtype(jnp.float32), adapters)
-        weights, chosen = route(self.experts, logits)  # [T, k]
+        bias = None if self.choice_bias is None else self.choice_bias[...]
+        weights, chosen = route(self.experts, logits, bias)  # [T, k]
         chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
-        if self.shared is None or self.shared_gate is None:
+        if self.shared is None:
             return mixed
-        gate = jax.nn.sigmoid(self.shared_gate(x, adapters=adapters))
-        return mixed + gate * self.shared(x, adapters)
+        shared = self.shared(x, adapters)
+        if self.shared_gate is not None:
+            shared = jax.nn.sigmoid(self.shared_gate(x, adapters=adapters)) * shared
+        return mixed + shared
 
     def _biases(self) -> ExpertBiases | None:
         if self.gate_up_bias is None or self.down_bias is None:
@@ -52,12 +58,36 @@ class MixtureOfExperts(nnx.Module):
         return ExpertBiases(self.gate_up_bias[...], self.down_bias[...])
 
 
-def route(experts: Experts, logits: Array) -> tuple[Array, Array]:
-    """Router logits, f32 [T, E] → the chosen experts' weights, f32 [T, k], and numbers, i32 [T, k]."""
+def route(experts: Experts, logits: Array, choice_bias: Array | None = None) -> tuple[Array, Array]:
+    """Router logits, f32 [T, E], and what is added to scores for the choice, f32 [E] → the chosen experts' weights, f32
+    [T, k], and numbers, i32 [T, k].
+    """
     if experts.routing == "sparse_mixer":
         return _sparse_mixer(logits, experts.jitter)
-    weights, chosen = jax.lax.top_k(jax.nn.softmax(logits), experts.used)
-    return weights / weights.sum(-1, keepdims=True) if experts.renormalise else weights, chosen
+    scores = jax.nn.softmax(logits) if experts.routing == "softmax" else jax.nn.sigmoid(logits)
+    weights, chosen = _best(experts, scores, choice_bias)
+    if experts.renormalise:
+        weights = weights / jnp.maximum(weights.sum(-1, keepdims=True), TINY)
+    return weights * experts.scale, chosen
+
+
+def _best(experts: Experts, scores: Array, choice_bias: Array | None) -> tuple[Array, Array]:
+    if choice_bias is None and experts.used_groups == experts.groups:
+        return jax.lax.top_k(scores, experts.used)
+    judged = _of_best_groups(experts, scores if choice_bias is None else scores + choice_bias)
+    chosen = jax.lax.top_k(judged, experts.used)[1]
+    return jnp.take_along_axis(scores, chosen, axis=-1), chosen
+
+
+def _of_best_groups(experts: Experts, judged: Array) -> Array:
+    """`judged` [T, E], -inf but in the groups that a token uses."""
+    if experts.used_groups == experts.groups:
+        return judged
+    grouped = judged.reshape(len(judged), experts.groups, -1)  # [T, groups, experts of one]
+    sums = jax.lax.top_k(grouped, 2)[0].sum(-1)  # [T, groups]
+    used = jax.lax.top_k(sums, experts.used_groups)[1]  # [T, used groups]
+    is_used = (used[:, :, None] == jnp.arange(experts.groups)).any(1)  # [T, groups]
+    return jnp.where(is_used[:, :, None], grouped, -jnp.inf).reshape(judged.shape)
 
 
 def _sparse_mixer(logits: Array, jitter: float) -> tuple[Array, Array]:

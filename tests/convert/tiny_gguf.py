@@ -20,28 +20,37 @@ from tests.tiny import tokenizer
 
 F32 = gguf.GGMLQuantizationType.F32
 ARCHITECTURES = {
+    "arcee": "arcee",
     "baichuan": "baichuan",
     "bloom": "bloom",
     "cohere": "command-r",
     "cohere2": "cohere2",
     "dbrx": "dbrx",
+    "ernie4_5": "ernie4_5",
+    "exaone4": "exaone4",
     "falcon": "falcon",
     "falcon_mamba": "mamba",
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "glm4": "glm4",
     "gpt2": "gpt2",
     "gpt_bigcode": "starcoder",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
     "granite": "granite",
+    "granitemoe": "granitemoe",
+    "granitemoeshared": "granitemoe",
     "llama": "llama",
     "mamba": "mamba",
     "mistral": "llama",
     "mixtral": "llama",
     "mpt": "mpt",
     "mt5": "t5",
+    "olmo": "olmo",
     "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "olmoe": "olmoe",
     "phi": "phi2",
     "phi3": "phi3",
     "phimoe": "phimoe",
@@ -49,12 +58,16 @@ ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "seed_oss": "seed_oss",
+    "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
     "t5": "t5",
     "umt5": "t5",
 }
-PAIRED = ("llama", "mistral", "mixtral", "granite", "baichuan")  # whose rows of q and k are put in rotary pairs
+# Whose rows of q and k are put in rotary pairs.
+PAIRED = ("llama", "mistral", "mixtral", "baichuan", "granite", "granitemoe", "granitemoeshared", "olmo", "smollm3")
+PAIRED += ("arcee",)
 Named = Iterator[tuple[str, np.ndarray]]
 
 
@@ -127,14 +140,15 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
             (config[key] for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon") if key in config), 1e-5
         ),
         "attention.sliding_window": config.get("sliding_window"),
-        "attention.sliding_window_pattern": config.get("sliding_window_pattern"),
-        "attention.clamp_kqv": attention.get("clip_qkv"),
+        "attention.sliding_window_pattern": _pattern(config),
+        "attention.clamp_kqv": attention.get("clip_qkv") or config.get("clip_qkv"),
         "attention.max_alibi_bias": float(attention["alibi_bias_max"]) if "alibi_bias_max" in attention else None,
         "use_parallel_residual": config.get("use_parallel_residual"),
         "expert_count": config.get("num_local_experts") or config.get("num_experts") or ffn.get("moe_num_experts"),
         "expert_used_count": config.get("num_experts_per_tok") or ffn.get("moe_top_k"),
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
-        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size"),
+        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size")
+        or config.get("shared_intermediate_size"),
         "attn_logit_softcapping": config.get("attn_logit_softcapping"),
         "final_logit_softcapping": config.get("final_logit_softcapping"),
         "logit_scale": config.get("logits_scaling") or config.get("logit_scale"),
@@ -143,6 +157,14 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "attention.scale": config.get("attention_multiplier"),
         **_rope(config, dim),
     }
+
+
+def _pattern(config: dict[str, Any]) -> Any:
+    """Every how many layers one has no window, or of each whether it has one."""
+    if config["model_type"] not in ("exaone4", "olmo3"):
+        return config.get("sliding_window_pattern")
+    sliding = [each == "sliding_attention" for each in config["layer_types"]]
+    return sliding if config["sliding_window"] else None
 
 
 def _t5(config: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +264,12 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
             groups.setdefault(re.sub(r"(\.experts)\.\d+|\.norms\.\d+", r"\1", name), []).append(values)
         elif family == "gpt_oss" and "experts" in name:
             yield from _gpt_oss(name, values)
+        elif family.startswith("granitemoe") and "input_linear" in name:
+            experts = "block_sparse_moe" in name
+            stem = name.partition("block_sparse_moe" if experts else "shared_mlp")[0]
+            gate, up = np.split(values, 2, axis=-2)
+            yield stem + ("block_sparse_moe.experts.w1" if experts else "mlp.shared_expert.gate_proj") + ".weight", gate
+            yield stem + ("block_sparse_moe.experts.w3" if experts else "mlp.shared_expert.up_proj") + ".weight", up
         elif name.endswith(".sinks"):
             yield f"{name}.weight", values
         elif "W_pack" in name:

@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
 }
 
 
@@ -83,9 +84,9 @@ def _times(branch: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
     return branch if scale is None else branch * scale
 
 
-def _alibi(spec: ModelSpec, slope: float, key: np.ndarray, scale: float) -> np.ndarray:
+def _alibi(spec: ModelSpec, slope: float, query: int, key: np.ndarray, scale: float) -> np.ndarray:
     if not spec.attention.alibi_rounded:
-        return slope * key
+        return slope * (key - query)
     return scale * (slope * key).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
@@ -106,7 +107,7 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
                 score = scale * qk[first : i + 1, j, -1] @ qk[i, j, g]
                 if spec.attention.softcap:
                     score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
-                score = score + _alibi(spec, slope, np.arange(first, i + 1), scale)
+                score = score + _alibi(spec, slope, i, np.arange(first, i + 1), scale)
                 weight = np.exp(score)
                 sink = 0.0 if sinks is None else math.exp(sinks[j, g])
                 heads[i, j, g] = weight / (weight.sum() + sink) @ qkv[first : i + 1, j, -1]
@@ -167,22 +168,26 @@ def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> 
     parts = ("gate_up", "gate_up_bias", "down", "down_bias")
     stacks = {part: values for part in parts if (values := get(f"experts_{part}")) is not None}
     for token, row in enumerate(x):
-        for expert, weight in _routed(spec.experts, scores[token]):
+        for expert, weight in _routed(spec.experts, scores[token], get("router_choice_bias")):
             one = {part: values[expert] for part, values in stacks.items()}.get
             out[token] += weight * _mlp(spec, one, row[None])[0]
     if spec.experts.shared_ffn_size:
-        gate = 1 / (1 + np.exp(-_linear(get, "shared_gate", x)))
+        gate = _sigmoid(_linear(get, "shared_gate", x)) if spec.experts.shared_gate else 1.0
         out += gate * _mlp(spec, lambda name: get(f"shared_{name}"), x)
     return out
 
 
-def _routed(experts: Experts, scores: np.ndarray) -> list[tuple[int, float]]:
+def _routed(experts: Experts, scores: np.ndarray, bias: np.ndarray | None) -> list[tuple[int, float]]:
     """The experts of one token and their weights."""
-    if experts.routing == "softmax":
-        weights = np.exp(scores) / np.exp(scores).sum()
-        best = np.argsort(-weights)[: experts.used]
+    if experts.routing != "sparse_mixer":
+        weights = np.exp(scores) / np.exp(scores).sum() if experts.routing == "softmax" else _sigmoid(scores)
+        judged = weights if bias is None else weights + bias
+        groups = np.split(np.arange(len(scores)), experts.groups)
+        groups.sort(key=lambda group: -np.sort(judged[group])[-2:].sum())
+        open_to = np.concatenate(groups[: experts.used_groups])
+        best = open_to[np.argsort(-judged[open_to])[: experts.used]]
         total = weights[best].sum() if experts.renormalise else 1.0
-        return [(int(e), weights[e] / total) for e in best]
+        return [(int(e), experts.scale * weights[e] / total) for e in best]
     chosen: list[tuple[int, float]] = []
     for _ in range(2):
         left = [e for e in range(len(scores)) if e not in [taken for taken, _ in chosen]]
@@ -190,6 +195,10 @@ def _routed(experts: Experts, scores: np.ndarray) -> list[tuple[int, float]]:
         near = [e for e in left if scores[best] - scores[e] <= 2 * experts.jitter * max(abs(scores[e]), scores[best])]
         chosen.append((best, 1 / sum(math.exp(scores[e] - scores[best]) for e in near)))
     return chosen
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _mlp(spec: ModelSpec, get: Get, x: np.ndarray) -> np.ndarray:

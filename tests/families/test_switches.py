@@ -106,7 +106,18 @@ def random_experts(draw: random.Random) -> Experts:
     routing = draw.choice(get_args(Routing))
     used = 2 if routing == "sparse_mixer" else draw.choice([1, 3])
     shared, renormalise, bias = draw.choice([0, 28]), draw.random() < 0.5, draw.random() < 0.5
-    return Experts(draw.choice([4, 60]), used, 20, routing, renormalise, shared, jitter=0.3, bias=bias)
+    experts = Experts(draw.choice([4, 60]), used, 20, routing, renormalise, shared, jitter=0.3, bias=bias)
+    if routing == "sparse_mixer":
+        return experts
+    groups = draw.choice([(1, 1), (2, 1), (2, 2)]) if used == 1 else draw.choice([(1, 1), (2, 2)])
+    return replace(
+        experts,
+        shared_gate=draw.random() < 0.5,
+        choice_bias=draw.random() < 0.5,
+        scale=draw.choice([1.0, 2.5]),
+        groups=groups[0],
+        used_groups=groups[1],
+    )
 
 
 def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
@@ -123,7 +134,7 @@ def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
     return LayerKind(rope, draw.choice([0, 1, 5]), draw.choice([None, 0.4]), experts and draw.random() < 0.7)
 
 
-SEEDS = range(82, 94)  # the first twelve that show every choice
+SEEDS = range(110, 122)  # the first twelve that show every choice
 
 
 @pytest.mark.slow
@@ -150,7 +161,8 @@ def test_every_choice_is_drawn() -> None:
     assert over == {None, "head", "projection"}
     mixtures = [spec.experts for spec in specs if spec.experts and any(kind.experts for kind in spec.kinds)]
     assert {mixture.routing for mixture in mixtures} == set(get_args(Routing))
-    switches = ("count", "used", "shared_ffn_size", "bias")
+    switches = ("count", "used", "shared_ffn_size", "shared_gate", "bias", "choice_bias", "scale")
+    assert any(each.used_groups < each.groups for each in mixtures)
     assert all(len({getattr(each, switch) for each in mixtures}) == 2 for switch in switches)
     assert {spec.clamped_gate for spec in specs if spec.experts} == {None, ClampedGate(0.7, 1.3)}
     assert {spec.attention.sinks for spec in specs} == {True, False}

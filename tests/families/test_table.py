@@ -19,6 +19,7 @@ README = Path(__file__).parents[2] / "convert" / "README.md"
 ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
 OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # further model_types of the same checkpoints
 OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
+OTHER_ARCHITECTURES |= {"granitemoeshared": "granitemoe", "olmo3": "olmo2"}
 
 
 def table(section: str = "The families") -> dict[str, tuple[str, str, str]]:

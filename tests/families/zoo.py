@@ -49,14 +49,22 @@ LONGROPE = _rope(
     long_factor=[1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
     original_max_position_embeddings=16,
 )
+FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)
+OLMO3_ROPES = {SLIDING: _rope(), FULL: YARN}
+DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2}
+DEEPSEEK |= {"routed_scaling_factor": 1.5, "norm_topk_prob": True}
 
 ZOO: dict[str, dict[str, Any]] = {
+    "arcee": _like_llama("arcee"),
     "bloom": {"model_type": "bloom", **IDS, "hidden_size": 48, "n_layer": 2, "n_head": 6},
     "codegen": {"model_type": "codegen", **GPT, "n_embd": 128, "n_head": 8, "rotary_dim": 8, "n_ctx": 128},
     "cohere": _like_llama("cohere", logit_scale=0.25),
     "cohere_qk_norm": _like_llama("cohere", logit_scale=0.25, use_qk_norm=True),
     "cohere2": _like_llama("cohere2", num_hidden_layers=4, logit_scale=0.25, sliding_window=WINDOW),
+    "ernie4_5": _like_llama("ernie4_5", head_dim=24, use_bias=True, tie_word_embeddings=False),
+    "exaone4": _like_llama("exaone4", num_hidden_layers=4, sliding_window=WINDOW),
+    "exaone4_whole": _like_llama("exaone4", head_dim=24, sliding_window=None, layer_types=[FULL, FULL]),
     "falcon_7b": _falcon(num_attention_heads=4, multi_query=True, parallel_attn=True),
     "falcon_11b": _falcon(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
     "falcon_40b": _falcon(num_kv_heads=2, new_decoder_architecture=True),
@@ -68,6 +76,8 @@ ZOO: dict[str, dict[str, Any]] = {
     | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
     "gemma3_text": _like_llama("gemma3_text", num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=20)
     | {"sliding_window": WINDOW, "sliding_window_pattern": 3, "rope_parameters": GEMMA3_ROPES},
+    "glm": _like_llama("glm", head_dim=24),
+    "glm4": _like_llama("glm4", head_dim=24),
     "gpt2": {"model_type": "gpt2", **GPT},
     "gpt2_by_layer": {"model_type": "gpt2", **GPT, "scale_attn_by_inverse_layer_idx": True, "n_inner": 96},
     "gpt2_unscaled": {"model_type": "gpt2", **GPT, "scale_attn_weights": False, "tie_word_embeddings": False},
@@ -81,10 +91,16 @@ ZOO: dict[str, dict[str, Any]] = {
     "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 8},
     "granite": _like_llama("granite", embedding_multiplier=3.0, attention_multiplier=0.11, residual_multiplier=0.3)
     | {"logits_scaling": 4.0},
+    "helium": _like_llama("helium", head_dim=16),
     "mistral": _like_llama("mistral", head_dim=24, sliding_window=WINDOW),
+    "ministral": _like_llama("ministral", num_hidden_layers=3, head_dim=24, sliding_window=WINDOW)
+    | {"layer_types": [SLIDING, FULL, SLIDING]},
     "mpt": {"model_type": "mpt", **IDS, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 64}
     | {"attn_config": {"clip_qkv": 2.0, "alibi": True}},
+    "olmo": _like_llama("olmo"),
+    "olmo_clipped": _like_llama("olmo", clip_qkv=1.0, tie_word_embeddings=True),
     "olmo2": _like_llama("olmo2"),
+    "olmo3": _like_llama("olmo3", num_hidden_layers=4, sliding_window=WINDOW, rope_parameters=OLMO3_ROPES),
     "opt": _opt(),
     "opt_350m": _opt(do_layer_norm_before=False, word_embed_proj_dim=32),
     "phi": _like_llama("phi", num_key_value_heads=4, rope_parameters=_rope(partial_rotary_factor=0.5)),
@@ -96,6 +112,11 @@ ZOO: dict[str, dict[str, Any]] = {
     "qwen2_window": _like_llama("qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=WINDOW)
     | {"max_window_layers": 1},
     "qwen3": _like_llama("qwen3", head_dim=24),
+    "seed_oss": _like_llama("seed_oss", head_dim=24),
+    "seed_oss_biased": _like_llama("seed_oss", head_dim=24, attention_out_bias=True, mlp_bias=True),
+    "smollm3": _like_llama("smollm3", num_hidden_layers=4),
+    "smollm3_window": _like_llama("smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 0], use_sliding_window=True)
+    | {"sliding_window": WINDOW, "tie_word_embeddings": False},
     "stablelm": _like_llama("stablelm", rope_parameters=_rope(partial_rotary_factor=0.25)),
     "stablelm_12b": _like_llama("stablelm", use_qkv_bias=True, qk_layernorm=True, use_parallel_residual=True)
     | {"rope_parameters": _rope(partial_rotary_factor=0.25)},
@@ -106,6 +127,21 @@ ZOO |= {
     | {"attn_config": {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}}
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
     | {"ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
+    "dots1": _like_llama(
+        "dots1", num_hidden_layers=3, head_dim=24, sliding_window=WINDOW, max_window_layers=2, **DEEPSEEK
+    )
+    | {"first_k_dense_replace": 1},
+    "ernie4_5_moe": _like_llama("ernie4_5_moe", num_hidden_layers=3, moe_num_experts=6, moe_k=2)
+    | {"moe_intermediate_size": 32, "moe_num_shared_experts": 2, "moe_layer_interval": 2},
+    "glm4_moe": _like_llama("glm4_moe", head_dim=24, attention_bias=True, use_qk_norm=True, **DEEPSEEK),
+    "glm4_moe_groups": _like_llama("glm4_moe", num_hidden_layers=3, **DEEPSEEK) | {"n_group": 4, "topk_group": 2},
+    "granitemoe": _like_llama("granitemoe", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)
+    | {"embedding_multiplier": 3.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3, "logits_scaling": 4.0},
+    "granitemoeshared": _like_llama("granitemoeshared", intermediate_size=32, num_local_experts=4)
+    | {"num_experts_per_tok": 3, "shared_intermediate_size": 48, "attention_multiplier": 0.2},
+    "minimax_m2": _like_llama("minimax_m2", head_dim=24, intermediate_size=32, num_local_experts=6)
+    | {"num_experts_per_tok": 2, "rope_parameters": _rope(partial_rotary_factor=0.5)},
+    "olmoe": _like_llama("olmoe", intermediate_size=32, num_experts=6, num_experts_per_tok=2),
     "gpt_oss": _like_llama("gpt_oss", head_dim=24, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2)
     | {"num_hidden_layers": 3, "sliding_window": WINDOW, "swiglu_limit": 1.2, "rope_parameters": YARN},
     "mixtral": _like_llama("mixtral", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2),

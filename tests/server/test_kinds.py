@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 KINDS: dict[str, dict[str, Any]] = {
     "experts": ZOO["qwen2_moe"],
     "states": ZOO["mamba"],
-    "traced": {"model_type": "olmo", **BASE},
+    "traced": {"model_type": "nemotron", **BASE, "num_key_value_heads": 4},
 }
 TEXT = "where does the river end? in the sea, as rivers do."
 COUNT = 8

@@ -24,7 +24,7 @@ from tests.convert import tiny_gguf
 from tests.convert.quantized.test_models import multiplied_out
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ, write_seq2seq
-from tests.families.zoo import BAICHUAN, ZOO, write_zoo
+from tests.families.zoo import BAICHUAN, FULL, OLMO3_ROPES, ZOO, write_zoo
 from tests.tiny import write_model
 
 # Changes of the zoo's configurations for what a GGUF file cannot say: Gemma's scale (only 27B models have their own),
@@ -35,11 +35,19 @@ CHANGED: dict[str, dict[str, Any]] = {
     "gpt_neox_sequential": {"hidden_act": "gelu"},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen3_moe": {"mlp_only_layers": []},
+    "olmo3": {"rope_parameters": OLMO3_ROPES | {FULL: {**OLMO3_ROPES[FULL], "truncate": True}}},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "flan_t5": {"relative_attention_max_distance": 128},
     "umt5": {"relative_attention_max_distance": 128},
 }
-NOT_IN_GGUF = {"gpt_bigcode_mha", "falcon_rw", "qwen2_window", "phi_qk_norm", "gpt2_by_layer", "gpt2_unscaled"}
+NOT_IN_GGUF = {"smollm3_window"} | {
+    "gpt_bigcode_mha",
+    "falcon_rw",
+    "qwen2_window",
+    "phi_qk_norm",
+    "gpt2_by_layer",
+    "gpt2_unscaled",
+}
 NOT_IN_GGUF |= {"mamba_biased", "t5", "t5_deep_decoder", "t5_deep_encoder", "t5_own_head", "umt5_tied", "mt5"}
 NAMES = [
     name

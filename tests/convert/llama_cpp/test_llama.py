@@ -135,7 +135,7 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"general\.architecture must be one of baichuan, .*, got 'rwkv7'"):
+    with pytest.raises(CheckpointError, match=r"general\.architecture must be one of arcee, .*, got 'rwkv7'"):
         open_file(tmp_path / "x.gguf")
 
 
