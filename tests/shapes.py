@@ -264,6 +264,20 @@ PYTHIA_6_9B = dataclasses.replace(  # GPT-NeoX; a quarter of each head turns
     head=Head(),
 )
 
+GLM_4_5_AIR = ModelSpec(
+    vocab_size=151552,
+    hidden_size=4096,
+    num_layers=46,
+    num_heads=96,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=10944,
+    max_positions=131072,
+    kinds=(LayerKind(Rope(theta=1e6, dim=64)), *(LayerKind(Rope(theta=1e6, dim=64), experts=True),) * 45),
+    experts=Experts(128, 8, 1408, "sigmoid", True, 1408, shared_gate=False, choice_bias=True),
+    qkv_bias=True,
+)
+
 GPT_OSS_ROPE = Rope("yarn", 150000.0, 32.0, 4096, truncate=False)
 GPT_OSS_20B = ModelSpec(
     vocab_size=201088,

@@ -1,12 +1,12 @@
 """What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
-layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4) and
-T5 (an encoder, relative positions).
+layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4),
+GLM 4.5 (experts chosen by sigmoid, beside a shared one) and T5 (an encoder, relative positions).
 """
 
 import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GPT_OSS_20B, PHI2, PHI3_MINI
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +17,8 @@ MODELS = {
     "mixed_phi3": PHI3_MINI,
     "decode_gpt_oss": GPT_OSS_20B,
     "mixed_gpt_oss": GPT_OSS_20B,
+    "decode_glm": GLM_4_5_AIR,
+    "mixed_glm_tp8": GLM_4_5_AIR,
     "encode_t5": FLAN_T5_XL,
     "decode_t5": FLAN_T5_XL,
     "mixed_t5": FLAN_T5_XL,
