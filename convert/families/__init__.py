@@ -21,7 +21,7 @@ from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE, GRANITE_MOE
 from convert.families.idefics import idefics
-from convert.families.llama import LLAMA, MINISTRAL, MISTRAL
+from convert.families.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
 from convert.families.llama_kin import ARCEE, HELIUM, SEED_OSS
 from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.minimax import MINIMAX_M2
@@ -76,6 +76,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "mbart": BART,
     "minimax_m2": MINIMAX_M2,
     "ministral": MINISTRAL,
+    "ministral3": MINISTRAL3,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "mllama_text_model": MLLAMA,

@@ -1,5 +1,5 @@
 """Llama 1 to 3, Code Llama, Vicuna, SmolLM2 and others of that shape; Mistral, which adds a window; Ministral, whose
-layers may differ in it.
+layers may differ in it; Ministral 3, which scales queries by their position.
 
 `pretraining_tp` is ignored: it only splits matrix products, the result is the same.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from convert.config.config import Config
 from convert.config.rope import longest, rope
 from convert.families.family import Family, activation, layer_kinds, sizes, window
-from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm, QueryScale
 
 LAYER = "model.layers.{i}."
 TENSORS = {
@@ -25,6 +25,15 @@ TENSORS = {
     "head": ("lm_head.weight",),
 }
 QK_NORM = tuple(f"{LAYER}self_attn.{x}_norm.weight" for x in "qk")
+MINISTRAL3_POSITIONS = {  # of configurations that say nothing of them
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 BUFFERS = (r"rotary_emb\.inv_freq$",)
 
 
@@ -66,6 +75,20 @@ def _ministral(config: Config) -> ModelSpec:
     return replace(spec, kinds=layer_kinds(config, spec.num_layers, full, narrow, lambda _: True))
 
 
+def _ministral3(config: Config) -> ModelSpec:
+    positions = config.section("rope_parameters")
+    if positions is None:
+        positions = Config(MINISTRAL3_POSITIONS, config.where)
+        config = Config({**config.values, "rope_parameters": MINISTRAL3_POSITIONS}, config.where)
+    spec = with_window(llama_spec(config, theta=1e6, head_dim=128, eps=1e-5), config)
+    if positions.get("llama_4_scaling_beta") is None:
+        return spec
+    length = positions.integer("original_max_position_embeddings")
+    scale = QueryScale(positions.number("llama_4_scaling_beta"), length)
+    return replace(spec, attention=replace(spec.attention, query_scale=scale))
+
+
 LLAMA = Family(llama_spec, TENSORS, ignore=BUFFERS)
 MISTRAL = Family(lambda config: with_window(llama_spec(config), config, 4096), TENSORS, ignore=BUFFERS)
 MINISTRAL = Family(_ministral, TENSORS, ignore=BUFFERS)
+MINISTRAL3 = Family(_ministral3, TENSORS, ignore=BUFFERS)

@@ -169,6 +169,18 @@ class ClampedGate:
 
 
 @dataclass(frozen=True)
+class QueryScale:
+    """Llama 4's factor of queries, for long texts: 1 + beta · ln(1 + ⌊position / length⌋)."""
+
+    beta: float
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"the length of a query scale must be at least 1, got {self.length}")
+
+
+@dataclass(frozen=True)
 class Attention:
     """What the attention of all layers has in common.
 
@@ -177,6 +189,7 @@ class Attention:
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: the projection's queries, keys and values are clamped to [-clip, clip]; 0 = none.
     relative: the bias added to scores by distance.
+    query_scale: multiplies queries by their position.
     sinks: each query head has a learned logit beside its scores, which takes weight and has no value.
     """
 
@@ -186,6 +199,7 @@ class Attention:
     softcap: float = 0.0
     clip: float = 0.0
     relative: RelativePositions | None = None
+    query_scale: QueryScale | None = None
     sinks: bool = False
 
 

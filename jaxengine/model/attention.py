@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import LayerKind, ModelSpec, QueryScale
 from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm, Norm
@@ -28,6 +28,7 @@ class Attention(nnx.Module):
         norm = spec.attention.qk_norm
         self.norm = None if norm is None else HeadNorm(norm, spec.norm.eps, get("qk_norm"), get("qk_norm_bias"))
         self.clip = spec.attention.clip
+        self.query_scale = spec.attention.query_scale
         plain = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
         rounded = spec.attention.alibi_rounded
         self.spec = replace(plain, alibi_scale=plain.scale_for(spec.head_dim)) if rounded else plain
@@ -44,6 +45,8 @@ class Attention(nnx.Module):
         batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
         qkv = self.projected(x, batch.adapters)
+        if self.query_scale is not None:
+            qkv = _scaled(qkv, batch.position, self.query_scale)
         if self.sinks is not None:
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
@@ -57,6 +60,13 @@ class Attention(nnx.Module):
         if self.norm is not None:
             qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
         return qkv
+
+
+def _scaled(qkv: Array, position: Array, scale: QueryScale) -> Array:
+    """`qkv` [T, K, G+2, D] with queries multiplied for their `position` [T]."""
+    factor = 1 + scale.beta * jnp.log(1 + position // scale.length)  # f32 [T]
+    is_query = jnp.arange(qkv.shape[2]) < qkv.shape[2] - 2
+    return qkv * jnp.where(is_query, factor[:, None], 1).astype(qkv.dtype)[:, None, :, None]
 
 
 class PictureAttention(nnx.Module):

@@ -97,6 +97,9 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
     qk = _qk_norm(spec, get, qkv[:, :, :-1])
     if kind.rope is not None:
         qk = np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(qk)])
+    if (further := spec.attention.query_scale) is not None:
+        factors = [1 + further.beta * math.log(1 + position // further.length) for position in range(len(x))]
+        qk[:, :, :-1] *= np.array(factors)[:, None, None, None]
     scale = spec.head_dim**-0.5 if kind.scale is None else kind.scale
     heads, sinks = np.zeros((len(x), spec.num_kv_heads, spec.group, spec.head_dim)), get("sinks")
     for j in range(spec.num_kv_heads):

@@ -17,6 +17,7 @@ from convert.source import open_model
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from tests.families.forward import Forward
+from tests.families.zoo import ZOO
 from tests.jaxengine.engines import prompt
 from tests.tiny import BASE, redraw, tokenizer
 from tests.tiny_vision import REFUSED
@@ -29,12 +30,13 @@ QWEN |= {"intermediate_size": 48, "fullatt_block_indexes": [0], "deepstack_visua
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
 LLAMA, QWEN2 = {**TEXT, "model_type": "llama"}, {**TEXT, "model_type": "qwen2"}
 MISTRAL = {**TEXT, "model_type": "mistral", "head_dim": 24}
+MINISTRAL = {**MISTRAL, "model_type": "ministral3", "rope_parameters": ZOO["ministral3"]["rope_parameters"]}
 WHOLE: dict[str, dict[str, Any]] = {
     "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION}
     | {"mm_tokens_per_image": 4},
     "idefics3": {"text_config": LLAMA, "vision_config": VISION},
     "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}},
-    "mistral3": {"text_config": MISTRAL},
+    "mistral3": {"text_config": MINISTRAL},
     "qwen2_5_vl": {
         **TEXT,
         "rope_parameters": SECTIONS,

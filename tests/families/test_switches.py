@@ -20,6 +20,7 @@ from jaxengine.architecture.model import (
     Norm,
     NormKind,
     QKNorm,
+    QueryScale,
     Rope,
     Routing,
 )
@@ -85,6 +86,7 @@ def random_spec(seed: int) -> ModelSpec:
             alibi_rounded=seed % 2 > 0,
             softcap=maybe(2.0, 0.0),
             clip=maybe(1.5, 0.0),
+            query_scale=QueryScale(0.3, 4) if seed % 3 == 0 else None,
             sinks=draw.random() < 0.5,
         ),
         activation=draw.choice(get_args(Activation)),
@@ -165,6 +167,7 @@ def test_every_choice_is_drawn() -> None:
     assert any(each.used_groups < each.groups for each in mixtures)
     assert all(len({getattr(each, switch) for each in mixtures}) == 2 for switch in switches)
     assert {spec.clamped_gate for spec in specs if spec.experts} == {None, ClampedGate(0.7, 1.3)}
+    assert {spec.attention.query_scale for spec in specs} == {None, QueryScale(0.3, 4)}
     assert {spec.attention.sinks for spec in specs} == {True, False}
     switches = ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width")
     for switch in (*switches, "layer_scale"):

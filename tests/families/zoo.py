@@ -95,6 +95,8 @@ ZOO: dict[str, dict[str, Any]] = {
     "mistral": _like_llama("mistral", head_dim=24, sliding_window=WINDOW),
     "ministral": _like_llama("ministral", num_hidden_layers=3, head_dim=24, sliding_window=WINDOW)
     | {"layer_types": [SLIDING, FULL, SLIDING]},
+    "ministral3": _like_llama("ministral3", head_dim=24)
+    | {"rope_parameters": {**YARN, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3}},
     "mpt": {"model_type": "mpt", **IDS, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 64}
     | {"attn_config": {"clip_qkv": 2.0, "alibi": True}},
     "olmo": _like_llama("olmo"),
