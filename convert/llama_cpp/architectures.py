@@ -91,6 +91,24 @@ GRANITE_EXPERTS = {
     "layers.{i}.shared_gate_up": (SHARED_EXPERT % "gate", SHARED_EXPERT % "up"),
     "layers.{i}.shared_down": (SHARED_EXPERT % "down",),
 }
+DEEPSEEK_EXPERTS = {
+    "n_routed_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+    "first_k_dense_replace": "leading_dense_block_count",
+}
+ERNIE_EXPERTS = {
+    "moe_num_experts": "expert_count",
+    "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_num_shared_experts": "expert_shared_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+}
+CHOICE = {"layers.{i}.router_choice_bias": ("blk.{i}.exp_probs_b.bias",)}
 COHERE = Architecture("cohere", {"logit_scale": "logit_scale"}, present={"use_qk_norm": QK_NORM}, interleaved=True)
 LLAMA = Architecture("llama", interleaved=True)
 QKV = tuple(f"blk.{{i}}.attn_{x}.weight" for x in "qkv")
@@ -116,6 +134,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "ffn_config.moe_top_k": "expert_used_count",
         },
     ),
+    "dots1": Architecture("dots1", DEEPSEEK_EXPERTS, tensors=CHOICE),
+    "ernie4_5-moe": Architecture("ernie4_5_moe", ERNIE_EXPERTS, tensors=CHOICE, interleaved=True),
     "ernie4_5": Architecture("ernie4_5", interleaved=True),
     "exaone4": Architecture("exaone4", fixed={"sliding_window": None}),
     "falcon": Architecture("falcon", {"num_kv_heads": "attention.head_count_kv"}),
@@ -130,6 +150,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gemma3": Architecture("gemma3_text", plus_one=True),
     "glm4": Architecture("glm4", interleaved=True),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        {**DEEPSEEK_EXPERTS, "num_nextn_predict_layers": "nextn_predict_layers"},
+        present={"use_qk_norm": QK_NORM},
+        tensors=CHOICE,
+    ),
     "gpt-oss": Architecture("gpt_oss", MIXTRAL, tensors=GPT_OSS_TENSORS),
     "gpt2": Architecture("gpt2"),
     "gptneox": Architecture("gpt_neox"),
@@ -151,6 +177,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
         fixed={"expand": 2},
     ),
+    "minimax-m2": Architecture("minimax_m2", MIXTRAL, tensors=CHOICE),
     "mpt": Architecture(
         "mpt",
         {

@@ -33,6 +33,8 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
     found = architecture(name, file, metadata)
     values = {**_sizes(file, metadata), **found.fixed, **_renamed(found, metadata), "model_type": found.model_type}
     values |= {key: tensor in file.tensors for key, tensor in found.present.items()}
+    drafting = metadata.integer("nextn_predict_layers", 0, least=0)  # the last layers, which only draft
+    values["num_hidden_layers"] = metadata.integer("block_count") - drafting
     values["rope_parameters"] = _ropes(name, file, metadata, values["head_dim"])
     return Config(values, str(file.path)), found
 

@@ -36,6 +36,9 @@ def open_gguf(file: GgufFile) -> ComposedSource:
     """
     config, found = config_of(file)
     family = _as_stored(family_of(config), found, file.metadata["general.architecture"])
+    drafting = config.integer("num_nextn_predict_layers", 0, least=0)
+    layers = range(config.integer("num_hidden_layers"), config.integer("num_hidden_layers") + drafting)
+    family = replace(family, ignore=(*family.ignore, *(rf"^blk\.{layer}\." for layer in layers)))
     return compose_as(config, family, GgufTensors(file, found.plus_one))
 
 
@@ -49,6 +52,7 @@ def _as_stored(family: Family, found: Architecture, name: str) -> Family:
         "interleaved": found.interleaved,
         "stacked_experts": True,
         "joint_experts": "",
+        "bias_as_row": False,
     }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))

@@ -26,7 +26,9 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "cohere2": "cohere2",
     "dbrx": "dbrx",
+    "dots1": "dots1",
     "ernie4_5": "ernie4_5",
+    "ernie4_5_moe": "ernie4_5-moe",
     "exaone4": "exaone4",
     "falcon": "falcon",
     "falcon_mamba": "mamba",
@@ -34,6 +36,7 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "glm4": "glm4",
+    "glm4_moe": "glm4moe",
     "gpt2": "gpt2",
     "gpt_bigcode": "starcoder",
     "gpt_neox": "gptneox",
@@ -43,6 +46,7 @@ ARCHITECTURES = {
     "granitemoeshared": "granitemoe",
     "llama": "llama",
     "mamba": "mamba",
+    "minimax_m2": "minimax-m2",
     "mistral": "llama",
     "mixtral": "llama",
     "mpt": "mpt",
@@ -149,6 +153,11 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
         "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size")
         or config.get("shared_intermediate_size"),
+        "expert_shared_count": config.get("n_shared_experts") or config.get("moe_num_shared_experts"),
+        "expert_weights_scale": config.get("routed_scaling_factor"),
+        "expert_weights_norm": config.get("norm_topk_prob"),
+        "leading_dense_block_count": config.get("first_k_dense_replace", config.get("moe_layer_start_index")),
+        "interleave_moe_layer_step": config.get("moe_layer_interval"),
         "attn_logit_softcapping": config.get("attn_logit_softcapping"),
         "final_logit_softcapping": config.get("final_logit_softcapping"),
         "logit_scale": config.get("logits_scaling") or config.get("logit_scale"),
@@ -270,6 +279,8 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
             gate, up = np.split(values, 2, axis=-2)
             yield stem + ("block_sparse_moe.experts.w1" if experts else "mlp.shared_expert.gate_proj") + ".weight", gate
             yield stem + ("block_sparse_moe.experts.w3" if experts else "mlp.shared_expert.up_proj") + ".weight", up
+        elif name.endswith("e_score_correction_bias"):
+            yield name.replace("_bias", ".bias"), values.reshape(-1)
         elif name.endswith(".sinks"):
             yield f"{name}.weight", values
         elif "W_pack" in name:

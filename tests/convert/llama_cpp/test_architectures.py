@@ -34,13 +34,14 @@ CHANGED: dict[str, dict[str, Any]] = {
     "gemma3_text": {"query_pre_attn_scalar": 24},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "dots1": {"max_window_layers": 62},
     "qwen3_moe": {"mlp_only_layers": []},
     "olmo3": {"rope_parameters": OLMO3_ROPES | {FULL: {**OLMO3_ROPES[FULL], "truncate": True}}},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "flan_t5": {"relative_attention_max_distance": 128},
     "umt5": {"relative_attention_max_distance": 128},
 }
-NOT_IN_GGUF = {"smollm3_window"} | {
+NOT_IN_GGUF = {"smollm3_window", "glm4_moe_groups"} | {
     "gpt_bigcode_mha",
     "falcon_rw",
     "qwen2_window",
@@ -127,6 +128,13 @@ def test_what_a_file_holds_otherwise_than_the_model_is_read_in_floats(tmp_path: 
     writer.close()
     tensors = GgufTensors(GgufFile(tmp_path / "x.gguf"), plus_one=False)
     assert [tensors.quantized(name) is not None for name in names] == [False, False, True]
+
+
+def test_layers_that_draft_are_not_read(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    layers = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
+    further = {f"blk.2.{name}.weight": np.ones(64, np.float32) for name in ("attn_norm", "nextn.enorm")}
+    source = open_gguf(GgufFile(write_tiny_gguf(zoo("glm4_moe"), tmp_path / "x.gguf", metadata=layers, extra=further)))
+    assert source.spec.num_layers == 2
 
 
 def test_a_shared_expert_s_gate_may_have_one_dimension(zoo: Callable[[str], Path], tmp_path: Path) -> None:
