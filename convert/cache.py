@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convert.announce import announce
-from convert.errors import CANNOT_CREATE, IO, CheckpointError
+from convert.errors import CANNOT_CREATE, IO, USAGE, CheckpointError
 
 NAME = "text-generation-jax"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -61,25 +61,53 @@ def locked(entry: Path) -> Iterator[None]:
 def new_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
     """A temporary directory beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
 
-    Temporary directories of interrupted processes are removed first, so only one process may write to `target`: those
-    that share it hold its lock. The directory has `mode` as far as the user's umask allows.
+    Temporary directories of interrupted processes are removed first. The directory has `mode` as far as the user's
+    umask allows.
+
+    Raises:
+        CheckpointError: another process writes `target`, or it holds something when the block ends; or the disk fails.
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in target.parent.glob(f".{target.name}.tmp-*"):
-            shutil.rmtree(leftover)
+        _remove_leftovers(target)
         temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(8)}"
         temporary.mkdir(mode)
         try:
-            yield temporary
-            for path in (*temporary.iterdir(), temporary):
-                sync(path)
-            if target.exists():
-                shutil.rmtree(target)
-            temporary.rename(target)
-            sync(target.parent)
+            with _lock_of(temporary):
+                yield temporary
+                for path in (*temporary.iterdir(), temporary):
+                    sync(path)
+                temporary.rename(target)  # which replaces an empty directory, and nothing else
+                sync(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Raises CheckpointError where the process that made a temporary directory of `target` is still there."""
+    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
+        try:
+            with _lock_of(leftover):
+                shutil.rmtree(leftover, ignore_errors=True)
+        except BlockingIOError:
+            raise CheckpointError(f"{target}: another process writes it", exit_code=USAGE) from None
+        except FileNotFoundError:  # it has just been finished, or removed
+            continue
+
+
+@contextmanager
+def _lock_of(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory itself, where its file system has locks. Raises BlockingIOError, OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def made_once(entry: Path, make: Callable[[Path], None]) -> Path:

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.cache import has_sha256, new_directory, require_space, sha256, sync
-from convert.config.config import read_json
+from convert.config.config import Config, read_json
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
 from convert.mapping.composition import ComposedSource
@@ -99,14 +99,15 @@ def open_checkpoint(directory: Path, verified: Path) -> ComposedSource:
         _verify(directory / name, entry, verified)
     try:
         spec = ModelSpec.from_json((directory / SPEC).read_text())
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{directory / SPEC}: not a model specification: {error}") from error
     return ComposedSource(spec, SafetensorsFile(directory / SINGLE_FILE), identity(spec))
 
 
 def origin(directory: Path) -> dict[str, str]:
     """Where the checkpoint came from: model_id and revision; and its `pooling`."""
-    return {key: str(value) for key, value in read_json(directory / MANIFEST).get("origin", {}).items()}
+    found = Config.load(directory / MANIFEST).section("origin")
+    return {key: str(value) for key, value in found.values.items()} if found else {}
 
 
 def _write_parameters(

@@ -77,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
 def _check_empty(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"output {target} exists and is not an empty directory", exit_code=USAGE)
+    if target.is_symlink() or target.is_mount():  # what is written takes its place
+        raise CheckpointError(f"output {target} is a link or a mount point; name a directory in it", exit_code=USAGE)
 
 
 def _quantize(options: argparse.Namespace) -> int:

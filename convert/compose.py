@@ -10,7 +10,7 @@ from convert.adapters.merged_tensors import MergedTensors
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, check_copies, complete_spec, refuse, with_family_names
+from convert.families.family import Family, check_copies, complete_spec, named, refuse, with_family_names
 from convert.families.multimodal import RENAMES, Eyes, eyes_of, text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
@@ -49,7 +49,7 @@ def compose_as(
     renamed = with_adapter(family, with_family_names(family, tensors), adapter)
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
-    try:
+    with named(config):
         refuse(config, is_causal=True)  # of embedding models that read a text in both directions
         spec = complete_spec(family.spec(config), family, renamed)
         if _lacks_head(config, spec, family, renamed):
@@ -63,10 +63,6 @@ def compose_as(
             ignore = (*ignore, *PATTERNS)
         if eyes is not None:
             spec = eyes.given_to(spec)
-    except CheckpointError:
-        raise
-    except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
-        raise CheckpointError(f"{config.where}: {error}") from error
     family = _as_stored(family, spec, renamed)
     made = recipes(spec, family.tensors, family.layout)
     if eyes is None or eyes.tensors is None:
@@ -96,7 +92,9 @@ def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensor
     """Whether the checkpoint is of a model without head, as those for embeddings are. Its class tells it from one whose
     head was lost.
     """
-    classes = config.values.get("architectures") or ()
+    classes = config.get("architectures") or []
+    if not isinstance(classes, list):
+        raise config.error("architectures", "must be a list of names")
     headless = any(str(each).endswith("Model") for each in classes)
     return headless and not spec.head.tied and not any(name in tensors for name in family.tensors["head"])
 

@@ -21,6 +21,7 @@ from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
 from convert.errors import IO, USAGE, CheckpointError
 from convert.families import FAMILIES, family_of
+from convert.families.family import named
 from convert.families.multimodal import eyes_of, text_config
 from convert.formats.shards import SAFETENSORS, has_tensors, open_tensors, safetensors_names
 from convert.formats.tensors import Tensors
@@ -222,7 +223,8 @@ def _described(config: Config) -> ParameterSource:
     if text.text("model_type") not in FAMILIES:
         raise text.error("model_type", "has no family here, and of other models only weights tell what there is")
     family = family_of(text)
-    spec = family.spec(text)
+    with named(text):
+        spec = family.spec(text)
     dtype = config.text(config.spelled("dtype", "torch_dtype"), "float32")
     if dtype not in DTYPES:
         raise config.error("dtype", f"must be one of {', '.join(DTYPES)}")

@@ -15,6 +15,7 @@ KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn",
 OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name of longrope
 FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_DIM = 1024
+MAX_FACTOR = 2**16
 
 
 def rope(
@@ -47,6 +48,8 @@ def _scaled(config: Config, fields: Config, kind: RopeKind, plain: Rope) -> Rope
     factor = fields.number("factor", derived)
     if factor < 1:
         raise fields.error("factor", "must be at least 1")
+    if factor > MAX_FACTOR:
+        raise fields.error("factor", f"must be at most {MAX_FACTOR}")
     scaled = replace(plain, kind=kind, factor=factor, original_positions=0 if kind == "linear" else original)
     if kind == "llama3":
         return _llama3(fields, scaled)
@@ -88,7 +91,11 @@ def _fields(config: Config, layers: str | None) -> Config:
     new = config.section("rope_parameters")
     if layers is not None and new is not None and (nested := new.section(layers)) is not None:
         return nested
-    return config.section("rope_scaling") or new or Config({}, config.where)
+    given = [section for section in (config.section("rope_scaling"), new) if section is not None and section.values]
+    fields = given[0] if given else Config({}, config.where)
+    if of_kind := next((key for key, value in fields.values.items() if isinstance(value, dict)), None):
+        raise fields.error(of_kind, "must not be an object: the positions of all layers are the same here")
+    return fields
 
 
 def _kind(fields: Config) -> RopeKind:
@@ -133,8 +140,8 @@ def _llama3(fields: Config, rope: Rope) -> Rope:
 def _yarn(fields: Config, rope: Rope) -> Rope:
     return replace(
         rope,
-        beta_fast=fields.number("beta_fast", 32.0),
-        beta_slow=fields.number("beta_slow", 1.0),
+        beta_fast=fields.number("beta_fast", 32.0) or 32.0,  # 0 means the default, as in transformers
+        beta_slow=fields.number("beta_slow", 1.0) or 1.0,
         truncate=fields.flag("truncate", True),
         attention_factor=_number_or_none(fields, "attention_factor"),
         mscale=fields.number("mscale", 0.0),

@@ -66,8 +66,8 @@ def _kind_in(directory: Path) -> str | None:
 def _kind(directory: Path, config: Config) -> str | None:
     """Medusa's own configurations have no model_type, or an empty one."""
     model_type = config.get("model_type")
-    if model_type in KINDS:
-        return str(model_type)
+    if isinstance(model_type, str) and model_type in KINDS:
+        return model_type
     if config.get("medusa_num_heads") is not None:
         return medusa.MODEL_TYPE
     return eagle.MODEL_TYPE if eagle.is_eagle(directory, config) else None

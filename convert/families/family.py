@@ -6,7 +6,8 @@ checkpoint tell (biases, a tied head).
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors, equal
 from convert.mapping.recipes import Layout, checkpoint_names
 from convert.mapping.renamed_tensors import RenamedTensors
-from jaxengine.architecture.model import Activation, Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import MAX_WIDTH, Activation, Experts, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -117,6 +118,19 @@ def complete_spec(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpe
     )
 
 
+@contextmanager
+def named(config: Config) -> Iterator[None]:
+    """Turn what a check of `ModelSpec` or its switches raises, which names field, value and limit, into an error of
+    `config`.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{config.where}: {error}") from error
+
+
 def sizes(config: Config, *, head_dim: int | None = None, positions: int | None = None, **fixed: int) -> dict[str, Any]:
     """`ModelSpec`'s sizes, whatever the configuration calls them.
 
@@ -126,7 +140,10 @@ def sizes(config: Config, *, head_dim: int | None = None, positions: int | None 
     """
     width_key = config.spelled("hidden_size", "n_embd", "d_model", "n_embed")
     hidden = config.integer(width_key)
-    heads = config.integer(config.spelled("num_attention_heads", "n_head", "n_heads", "num_heads"))
+    heads_key = config.spelled("num_attention_heads", "n_head", "n_heads", "num_heads")
+    heads = config.integer(heads_key)
+    if heads > MAX_WIDTH:  # before as many slopes are computed
+        raise config.error(heads_key, f"must be at most {MAX_WIDTH}")
     if head_dim is None and config.get("head_dim") is None and hidden % heads:
         raise config.error(width_key, f"must be a multiple of num_attention_heads {heads}")
     return {
@@ -168,7 +185,7 @@ def layer_kinds(
     types = config.get("layer_types")
     if types is None:
         types = [SLIDING if slides(layer) else FULL for layer in range(count)]
-    if not isinstance(types, list) or len(types) != count or not set(types) <= {FULL, SLIDING}:
+    if not isinstance(types, list) or len(types) != count or not all(each in (FULL, SLIDING) for each in types):
         raise config.error("layer_types", f"must name {FULL} or {SLIDING} for each of {count} layers")
     kinds = tuple(sliding if kind == SLIDING else full for kind in types)
     return kinds[:1] if len(set(kinds)) == 1 else kinds

@@ -68,13 +68,20 @@ def _softcap(config: Config, key: str, default: float | None) -> float:
 
 
 def _gemma3(config: Config) -> ModelSpec:
-    spec = _gemma(config, block="sandwich", attention=Attention(qk_norm=QKNorm("rms_plus_one")))
+    spec = _gemma(_flat(config), block="sandwich", attention=Attention(qk_norm=QKNorm("rms_plus_one")))
     full = LayerKind(rope(config, spec.head_dim, theta=1e6, layers=FULL), scale=_scale(config))
     narrow = replace(full, rope=_local_rope(config, spec.head_dim), window=window(config, spec.max_positions, 4096))
     pattern = config.integer("sliding_window_pattern", GEMMA3_PATTERN)
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: (layer + 1) % pattern != 0)
     head = replace(spec.head, softcap=_softcap(config, "final_logit_softcapping", None))
     return replace(spec, kinds=kinds, head=head)
+
+
+def _flat(config: Config) -> Config:
+    """`config` with the rotary positions of the layers that see everything as those of all."""
+    ropes = config.section("rope_parameters")
+    full = ropes and ropes.section(FULL)
+    return Config({**config.values, "rope_parameters": full.values}, config.where) if full else config
 
 
 def _local_rope(config: Config, head_dim: int) -> Rope:

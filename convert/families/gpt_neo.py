@@ -1,6 +1,7 @@
 """GPT-Neo: GPT-2 with unscaled scores, and a sliding window in every other layer."""
 
 from dataclasses import replace
+from typing import Any
 
 from convert.config.config import Config
 from convert.families.family import Family, window
@@ -28,13 +29,20 @@ def _layers(config: Config, count: int) -> list[str]:
     """The kind of each layer: a list of them, or [[kinds in turn, how often], …]."""
     names = config.get("attention_layers")
     if names is None:
-        types = config.get("attention_types") or [[[GLOBAL, LOCAL], -(-count // 2)]]
-        try:
-            names = [name for turn, times in types for name in list(turn) * times][:count]
-        except (TypeError, ValueError) as error:
-            raise config.error("attention_types", "must be a list of [kinds, times]") from error
-    if not isinstance(names, list) or len(names) != count or not set(names) <= {GLOBAL, LOCAL}:
+        names = _in_turn(config, config.get("attention_types") or [[[GLOBAL, LOCAL], count]], count)
+    if not isinstance(names, list) or len(names) != count or not all(each in (GLOBAL, LOCAL) for each in names):
         raise config.error("attention_layers", f"must name {GLOBAL} or {LOCAL} for each of {count} layers")
+    return names
+
+
+def _in_turn(config: Config, types: Any, count: int) -> list[Any]:
+    """The first `count` of what `types` lists."""
+    names: list[Any] = []
+    try:
+        for turn, times in types:
+            names += (list(turn) * min(times, count))[: count - len(names)]
+    except (TypeError, ValueError) as error:
+        raise config.error("attention_types", "must be a list of [kinds, times]") from error
     return names
 
 

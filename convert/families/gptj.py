@@ -3,7 +3,7 @@
 from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.gpt2 import TENSORS, gpt_spec
-from convert.mapping.recipes import Layout
+from convert.mapping.recipes import CODEGEN_BLOCKS, Layout
 from jaxengine.architecture.model import Embedding, Head, LayerKind, ModelSpec, Rope
 
 LAYER = "transformer.h.{i}."
@@ -30,5 +30,13 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
+def _codegen(config: Config) -> ModelSpec:
+    spec = _spec(config)
+    if spec.num_heads % CODEGEN_BLOCKS:
+        key = config.spelled("n_head", "num_attention_heads")
+        raise config.error(key, f"must be a multiple of {CODEGEN_BLOCKS}")
+    return spec
+
+
 GPTJ = Family(_spec, GPTJ_TENSORS, Layout(interleaved=True), ignore=BUFFERS)
-CODEGEN = Family(_spec, CODEGEN_TENSORS, Layout("codegen", interleaved=True), ignore=BUFFERS)
+CODEGEN = Family(_codegen, CODEGEN_TENSORS, Layout("codegen", interleaved=True), ignore=BUFFERS)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from convert.config.config import Config
 from convert.families.family import Family, refuse
-from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm, StateSpace
+from jaxengine.architecture.model import MAX_WIDTH, Head, LayerKind, ModelSpec, Norm, StateSpace
 
 LAYER = "backbone.layers.{i}."
 MIXER = LAYER + "mixer."
@@ -32,9 +32,12 @@ POSITIONS = 2**20  # a state has no length: this bounds buffers, not the model
 def _mamba(config: Config) -> ModelSpec:
     refuse(config, hidden_act="silu")
     hidden = config.integer("hidden_size")
+    channels = config.number("expand", 2) * hidden
+    if channels > MAX_WIDTH:
+        raise config.error("expand", f"times hidden_size {hidden} must be at most {MAX_WIDTH}")
     auto = config.get("time_step_rank") in (None, "auto")
     space = StateSpace(
-        channels=int(config.number("expand", 2) * hidden),
+        channels=int(channels),
         size=config.integer("state_size", 16),
         rank=math.ceil(hidden / 16) if auto else config.integer("time_step_rank"),
         kernel=config.integer("conv_kernel", 4),

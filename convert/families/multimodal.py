@@ -13,6 +13,7 @@ from typing import Any
 
 from convert.config.config import Config
 from convert.errors import CheckpointError
+from convert.families.family import named
 from convert.families.unserved import check_served
 from convert.families.vision import VisionFamily, vision_recipes
 from convert.families.vision_gemma import gemma3, paligemma
@@ -76,10 +77,13 @@ class Eyes:
 
     def given_to(self, spec: ModelSpec) -> ModelSpec:
         """The text part `spec`, which then sees. Raises CheckpointError."""
-        return replace(spec, vision=self.family.spec(self.config, spec.hidden_size))
+        with named(self.config):
+            return replace(spec, vision=self.family.spec(self.config, spec.hidden_size))
 
     def recipes(self, spec: ModelSpec) -> dict[str, Recipe]:
-        return vision_recipes(spec, self.family)
+        """Raises CheckpointError: sizes of tower or resampler that no layer has."""
+        with named(self.config):
+            return vision_recipes(spec, self.family)
 
     def ignore(self, spec: ModelSpec) -> tuple[str, ...]:
         """The tensors that make no row: the family's, and those of layers behind the last that is run."""

@@ -19,6 +19,8 @@ VERSION = 1  # of the files that are written; a cache has no use for those of ot
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # token_type values
 UNIGRAM_IDS = {"padding_token_id": 0, "eos_token_id": 1, "unknown_token_id": 2}  # where a file does not say
 SPACE = "\u2581"  # sentencepiece's visible space
+LONGEST = 1024  # characters of a token of sentencepiece, which is tried for merges at each of them; 48 are many
+END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 PADDING = re.compile(r"\[PAD\d+\]")  # what llama.cpp calls rows of the embedding that have no token
 
@@ -32,18 +34,22 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
     fields = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     tokens = _strings(fields, "tokens", where)
     kinds = fields.get("token_type") or [1] * len(tokens)
+    if not isinstance(kinds, list):
+        raise CheckpointError(f"{where}: tokenizer.ggml.token_type must be a list, got {kinds!r:.80}")
     if not tokens or len(kinds) != len(tokens):
         raise CheckpointError(f"{where}: tokenizer has {len(tokens)} tokens and {len(kinds)} token types")
     count = _without_padding(tokens, kinds)
     tokens, kinds = tokens[:count], kinds[:count]
-    build = {"gpt2": _byte_level, "llama": _sentencepiece, "t5": _unigram}.get(fields.get("model", ""))
+    build = {"gpt2": _byte_level, "llama": _sentencepiece, "t5": _unigram}.get(str(fields.get("model")))
     if build is None:
         raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2, llama or t5, got {fields.get('model')!r}")
     fields = {**(UNIGRAM_IDS if fields["model"] == "t5" else {}), **fields}
     special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
-    marks = _marks(fields, special)
+    for key in END_IDS:
+        _special(fields, key.removesuffix("_token_id"), tokens, where)
     try:
         tokenizer = build(fields, tokens, where)
+        marks = _marks(fields, special)
         _add_whole_tokens(tokenizer, tokens, kinds, set(special.values()))
         tokenizer.post_processor = _template(marks, special, fields)
     except CheckpointError:
@@ -74,7 +80,7 @@ def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int],
 
 def _byte_level(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
     name = fields.get("pre", "default")
-    if name not in SPLITS:
+    if not isinstance(name, str) or name not in SPLITS:
         raise CheckpointError(f"{where}: tokenizer.ggml.pre must be one of {', '.join(SPLITS)}, got {name!r}")
     split = SPLITS[name]
     merges = [_pair(merge, where) for merge in _strings(fields, "merges", where)]
@@ -90,6 +96,8 @@ def _byte_level(fields: dict[str, Any], tokens: list[str], where: str) -> Tokeni
 def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
     vocabulary = {token: id for id, token in enumerate(tokens)}
     unknown = _special(fields, "unknown", tokens, where)
+    if long := next((token for token in tokens if len(token) > LONGEST), None):
+        raise CheckpointError(f"{where}: token {long[:40]!r}… has {len(long)} characters, at most {LONGEST}")
     merges = _implied_merges(vocabulary, _scores(fields, len(vocabulary), where))
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(fields.get("add_space_prefix", True))
@@ -195,7 +203,7 @@ def _write_configs(
         **{names[name]: token for name, token in special.items() if token is not None},
         **marks,
     }
-    ends = {fields[key] for key in ("eos_token_id", "eot_token_id", "eom_token_id") if key in fields}
+    ends = {fields[key] for key in END_IDS if key in fields}
     generation = {"bos_token_id": fields.get("bos_token_id"), "eos_token_id": sorted(ends)}
     template = fields.get("tokenizer.chat_template")
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), "utf-8")

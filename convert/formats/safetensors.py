@@ -10,6 +10,7 @@ import json
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,8 +154,8 @@ def read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict[
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} appears twice")
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"key {twice[:80]!r} appears twice")
     return keys
 
 

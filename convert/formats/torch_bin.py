@@ -178,7 +178,7 @@ def _read_legacy(data: mmap.mmap) -> tuple[Any, Ranges]:
     sizes: dict[str, int] = {}
     state = unpickle(file, BUILD, partial(_storage, sizes=sizes))
     keys = unpickle(file, {})
-    if not isinstance(keys, list) or any(key not in sizes for key in keys):
+    if not isinstance(keys, list) or any(not isinstance(key, str) or key not in sizes for key in keys):
         raise UnpicklingError("the list of storages does not fit the tensors")
     ranges, position = {}, file.tell()
     for key in keys:

@@ -15,6 +15,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 LLAMA3_BANDS = (1.0, 4.0, 8192)  # low and high frequency factor, trained length: the same in all of Llama 3.1 to 3.3
 GEMMA3_LOCAL_BASE = 10000.0  # older files do not say
+PARTS = "split.count"  # of a model, of which a file holds one
 YARN = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow", "attention_factor": "yarn_attn_factor"}
 
 
@@ -22,8 +23,11 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
     """The configuration of the model in `file`, and how its architecture is stored.
 
     Raises:
-        CheckpointError: an architecture we do not have, or metadata that is missing or malformed.
+        CheckpointError: an architecture we do not have, a part of a model, or metadata that is missing or malformed.
     """
+    if (parts := file.metadata.get(PARTS, 1)) != 1:
+        problem = f"is one of {parts!r:.40} parts; join them with llama.cpp's llama-gguf-split --merge"
+        raise CheckpointError(f"{file.path.name}: {problem}")
     name = str(file.metadata.get("general.architecture"))
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -80,20 +84,28 @@ def _ropes(name: str, file: GgufFile, metadata: Config, head_dim: int) -> dict[s
 
 def _rope(file: GgufFile, metadata: Config) -> dict[str, Any]:
     theta = metadata.number("rope.freq_base", 10000.0)
-    kind = metadata.text("rope.scaling.type", "none")
+    kind, factor = metadata.text("rope.scaling.type", "linear"), _factor(metadata)
     original = metadata.get("rope.scaling.original_context_length")
     trained = {} if original is None else {"original_max_position_embeddings": original}
     if ROPE_FACTORS in file.tensors:
         return {"rope_theta": theta, **_llama3(file, theta, metadata)}
     if LONG in file.tensors:
         return {"rope_theta": theta, **trained, **_longrope(file, metadata)}
-    if kind in ("none", "longrope"):  # Phi 3 for short texts is called longrope too, and has no factors
+    # Phi 3 for short texts is called longrope too, and has no factors.
+    if kind in ("none", "longrope") or (kind == "linear" and factor in (0, 1)):
         return {"rope_type": "default", "rope_theta": theta}
     yarn = {key: metadata.get(f"rope.scaling.{theirs}") for key, theirs in YARN.items()}
-    return {"rope_type": kind, "rope_theta": theta, "factor": metadata.number("rope.scaling.factor"), **trained, **yarn}
+    return {"rope_type": kind, "rope_theta": theta, "factor": factor, **trained, **yarn}
+
+
+def _factor(metadata: Config) -> float:
+    """1 where there is none. Before they told kinds apart, in 2023, files had only that of linear scaling."""
+    return metadata.number(metadata.spelled("rope.scaling.factor", "rope.scale_linear"), 1.0)
 
 
 def _longrope(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    if SHORT not in file.tensors:
+        raise CheckpointError(f"{file.path.name}: has tensor {LONG!r} without {SHORT!r}")
     factors = {key: file.tensors[name].whole()[0].tolist() for key, name in (("long", LONG), ("short", SHORT))}
     attention = metadata.get("rope.scaling.attn_factor")
     return {

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import QuantizedMatrix
-from convert.formats.tensors import Index, Tensors
+from convert.formats.tensors import Index, Tensors, equal
 
 
 class RenamedTensors(Tensors):
     """`Tensors` under other names: each of `renames`, a pattern and its replacement, changes its first match in a name.
 
     Tensors whose own name matches `but`, or does not match `only`, are left out.
+
+    Raises:
+        CheckpointError: two that differ get the same name.
     """
 
     def __init__(
@@ -25,7 +29,11 @@ class RenamedTensors(Tensors):
         self._tensors = tensors
         kept = [name for name in tensors if but is None or not re.search(but, name)]
         kept = [name for name in kept if only is None or re.search(only, name)]
-        self._stored = {renamed(name, renames): name for name in kept}
+        self._stored: dict[str, str] = {}
+        for name in kept:
+            new = renamed(name, renames)
+            if (other := self._stored.setdefault(new, name)) != name and not equal(tensors, other, name):
+                raise CheckpointError(f"{tensors.where(name)}: tensors {other!r} and {name!r} are one, and differ")
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored

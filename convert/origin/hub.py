@@ -38,6 +38,7 @@ PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
 # Subfolders, but 1_Pooling, which has one file; Mistral's second copy of the same weights.
 SKIPPED = ["[!1]*/*", "1[!_]*/*", "1_[!P]*/*", "*/*/*", "consolidated*.safetensors"]
 PARTIAL = 206  # HTTP's status of a part of a file
+PART_OF_GGUF = r"-\d{5}-of-(?!00001)\d{5}\.gguf$"
 ID_PATTERN = r"[A-Za-z0-9][\w.\-]{0,95}(/[A-Za-z0-9][\w.\-]{0,95})?"
 
 
@@ -153,7 +154,14 @@ def _fetch(model_id: str, download: Callable[..., Any], cache: Path) -> Path:
 
 
 def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Path | None) -> Path:
-    """One file of a repository, for GGUF: `org/name/file.gguf`."""
+    """One file of a repository, for GGUF: `org/name/file.gguf`.
+
+    Raises:
+        CheckpointError: as `fetch_snapshot`, or it is one of several parts, which are not fetched to be refused.
+    """
+    if re.search(PART_OF_GGUF, filename):
+        problem = "is one of several parts; fetch and join them with llama.cpp's llama-gguf-split --merge"
+        raise CheckpointError(f"{model_id}/{filename}: {problem}", exit_code=USAGE)
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with disk_errors(cache), _one_line(f"{model_id}/{filename}", revision):
         if not huggingface_hub.try_to_load_from_cache(model_id, filename, cache_dir=cache, revision=revision):

@@ -69,6 +69,10 @@ __all__ = [
 
 MAX_LAYERS = 4096  # with 10 million of them a plan took more than 100 s to say anything
 
+MAX_WIDTH = 2**20  # numbers of a hidden state, and of all heads of a token; known models have less than a tenth of it
+MAX_EXPERTS = 2**18  # of all layers
+MAX_LEARNED = 2**24  # learned positions
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -119,6 +123,7 @@ class ModelSpec:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.num_layers > MAX_LAYERS:
             raise ValueError(f"num_layers must be at most {MAX_LAYERS}, got {self.num_layers}")
+        self._check_sizes()
         if not 0 <= self.head.tokens <= self.vocab_size:
             raise ValueError(f"{self.head.tokens} tokens in a vocabulary of {self.vocab_size}")
         if self.num_heads % max(1, self.num_kv_heads):
@@ -145,6 +150,17 @@ class ModelSpec:
             raise ValueError("cache_scales must be positive and finite")
         for kind in self.kinds:
             self._check_rope(kind)
+
+    def _check_sizes(self) -> None:
+        """What is computed for each row of a matrix, before any is compared with a checkpoint's, stays small."""
+        widths = {"hidden_size": self.hidden_size, "num_heads times head_dim": self.num_heads * self.head_dim}
+        for name, width in widths.items():
+            if width > MAX_WIDTH:
+                raise ValueError(f"{name} must be at most {MAX_WIDTH}, got {width}")
+        if self.experts is not None and (experts := self.num_layers * self.experts.count) > MAX_EXPERTS:
+            raise ValueError(f"experts of all layers must be at most {MAX_EXPERTS}, got {experts}")
+        if self.embedding.positions and self.max_positions > MAX_LEARNED:
+            raise ValueError(f"learned positions must be at most {MAX_LEARNED}, got {self.max_positions}")
 
     def _check_seen(self, vision: Vision) -> None:
         if not self.cross_layers:

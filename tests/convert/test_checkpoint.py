@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from convert import checkpoint
-from convert.checkpoint import MANIFEST, open_checkpoint, write_checkpoint
+from convert.checkpoint import MANIFEST, open_checkpoint, origin, write_checkpoint
 from convert.cli import main
 from convert.config.pooling import pooling_of
 from convert.errors import IO, CheckpointError
@@ -189,6 +189,23 @@ def test_a_malformed_manifest_is_refused(manifest: str, message: str, written: P
     (written / MANIFEST).write_text(manifest)
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(written, tmp_path / "verified")
+
+
+@pytest.mark.parametrize("spec", ["[]", '{"norm": [1]}', "[" * 100_000, "{"])
+def test_a_malformed_specification_is_refused(spec: str, written: Path, tmp_path: Path) -> None:
+    (written / "spec.json").write_text(spec)
+    manifest = json.loads((written / MANIFEST).read_text())
+    manifest["files"]["spec.json"] = {"size": len(spec), "sha256": hashlib.sha256(spec.encode()).hexdigest()}
+    (written / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"spec\.json: not a model specification"):
+        open_checkpoint(written, tmp_path / "verified")
+
+
+def test_an_origin_that_is_no_object_is_refused(written: Path) -> None:
+    manifest = json.loads((written / MANIFEST).read_text())
+    (written / MANIFEST).write_text(json.dumps({**manifest, "origin": ["a/b"]}))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: origin must be an object"):
+        origin(written)
 
 
 def test_too_small_a_disk_is_refused_before_the_work(

@@ -41,6 +41,17 @@ def test_convert_never_overwrites(
     assert (tmp_path / "out" / "precious").read_text() == "kept"
 
 
+def test_convert_into_a_link_is_refused_before_the_work(
+    tiny: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint takes the place of an empty directory, which neither a link nor a mount point can leave."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    assert main(["convert", str(tiny("llama")), str(tmp_path / "link")]) == 2
+    said = f"error: output {tmp_path / 'link'} is a link or a mount point; name a directory in it\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("command", ["convert", "quantize", "export"])
 def test_a_drafter_is_not_written_as_its_base(
     command: str, tiny: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

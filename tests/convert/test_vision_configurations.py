@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from convert.config.config import Config
-from convert.families.multimodal import eyes_of
+from convert.errors import CheckpointError
+from convert.families import family_of
+from convert.families.multimodal import eyes_of, text_config
 
 SO400M = {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27}
 SIGLIP = {**SO400M, "model_type": "siglip_vision_model", "patch_size": 14, "vision_use_head": False}
@@ -128,6 +130,16 @@ def test_a_published_configuration_has_its_models_numbers(name: str) -> None:
     sizes = (tower.hidden_size, tower.num_layers, tower.head_dim, tower.ffn_size, tower.activation)
     seen = (vision.tile, vision.connector.merge, vision.horizon)
     assert (*sizes, tower.norm.kind, tower.norm.eps, tower.positions, *seen) == SEES[name]
+
+
+def test_a_tower_that_no_layers_fit_is_refused_with_the_field_and_its_limit() -> None:
+    """Its layers are checked where their parameters are made, behind those of the text."""
+    published = PUBLISHED["SmolVLM-256M"] | {"image_token_id": 5}
+    config = Config(published | {"vision_config": published["vision_config"] | {"num_hidden_layers": 10**7}}, "x.json")
+    eyes, text = eyes_of(config), family_of(text_config(config)).spec(text_config(config))
+    assert eyes is not None
+    with pytest.raises(CheckpointError, match=r"x\.json: num_layers must be at most 4096, got 10000000"):
+        eyes.recipes(eyes.given_to(text))
 
 
 def test_the_text_reads_what_chosen_layers_of_llama_3_2_vision_read() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from convert.drafters.drafter import is_drafter
 from convert.errors import USAGE, CheckpointError
 from convert.source import OpenModel, open_model
 from jaxengine.architecture.drafter import DrafterSource
@@ -144,6 +145,11 @@ def test_vllm_s_heads_say_that_they_are_no_model(tmp_path: Path) -> None:
 def test_what_is_no_drafter_is_refused_before_a_model_is_opened(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="drafter 'no/such/heads': no such file or directory, and not a hub id"):
         open_model("no/such/model", drafter="no/such/heads")
+
+
+def test_a_model_type_that_is_no_text_is_of_no_drafter(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": ["medusa"]}')
+    assert not is_drafter(tmp_path)
 
 
 @pytest.mark.slow

@@ -64,6 +64,15 @@ def test_old_and_new_spellings_give_equal_specs(name: str, scaling: Any, tiny: C
     assert old == new
 
 
+def test_an_empty_object_says_nothing_of_positions(tiny: Callable[[str], Path]) -> None:
+    assert spec_of(tiny("llama_linear"), rope_scaling={}) == spec_of(tiny("llama_linear"))
+
+
+def test_yarn_s_betas_of_0_mean_the_defaults_as_in_transformers(tiny: Callable[[str], Path]) -> None:
+    options = {"rope_type": "yarn", "rope_theta": 1e4, **YARN, "beta_fast": 0, "beta_slow": 0}
+    assert spec_of(tiny("llama_yarn"), rope_parameters=options) == spec_of(tiny("llama_yarn"))
+
+
 def test_absent_keys_take_transformers_defaults(tiny: Callable[[str], Path]) -> None:
     absent = {
         "rope_parameters": ...,
@@ -160,6 +169,8 @@ def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "4"}}, "factor must be a finite number, not negative, got '4'"),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor must be at least 1, got '0.5'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 1e300}}, "factor must be at most 65536, got '1e.300'"),
+        ({"rope_parameters": {"full_attention": {}}}, "rope_parameters: full_attention must not be an object: the pos"),
         ({"rope_theta": 0, "rope_parameters": ...}, "rope_theta must be positive"),
         ({"rope_scaling": "linear"}, "rope_scaling must be an object, got 'linear'"),
         ({"vocab_size": "320"}, "vocab_size must be a positive integer, got '320'"),
@@ -168,6 +179,9 @@ def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[
         ({"num_hidden_layers": True}, "num_hidden_layers must be a positive integer, got 'True'"),
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"hidden_size": 66, "head_dim": ...}, "hidden_size must be a multiple of num_attention_heads 4, got '66'"),
+        ({"hidden_size": 2**30}, "hidden_size must be at most 1048576, got 1073741824"),
+        ({"head_dim": 2**29}, "num_heads times head_dim must be at most 1048576, got 2147483648"),
+        ({"architectures": 5}, "architectures must be a list of names, got '5'"),
         ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
         ({"head_dim": 15}, "head_dim 15 must be even"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),

@@ -100,6 +100,16 @@ def test_a_million_empty_tensors_are_refused_quickly(tmp_path: Path) -> None:
     assert time.process_time() - start < 5
 
 
+def test_a_key_that_appears_twice_among_many_is_found_quickly(tmp_path: Path) -> None:
+    """Counting each of so many among all of them would take hours."""
+    header = "{" + ",".join(f'"{i}":0' for i in range(200_000)) + ',"199999":0}'
+    path = write_raw(tmp_path, header, 0)
+    start = time.process_time()
+    with pytest.raises(CheckpointError, match="key '199999' appears twice"):
+        SafetensorsFile(path)
+    assert time.process_time() - start < 5
+
+
 def test_mutants_raise_checkpoint_errors_or_read_the_same(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     save_file({"a": values, "b": values + 1}, tmp_path / "x.safetensors")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from convert.errors import CheckpointError
 from convert.formats.shards import TORCH, open_tensors
-from convert.formats.torch_bin import TorchFile
+from convert.formats.torch_bin import LEGACY_MAGIC, LEGACY_PROTOCOL, TorchFile
 from convert.source import open_model
 from jaxengine.architecture.parameters import parameter_table
 
@@ -28,6 +28,14 @@ BOTH = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def save(state: Any, path: Path, zipped: bool = True) -> Path:
     torch.save(state, path, _use_new_zipfile_serialization=zipped)
     return path
+
+
+def test_a_list_of_storages_that_holds_lists_is_refused(tmp_path: Path) -> None:
+    parts = (LEGACY_MAGIC, LEGACY_PROTOCOL, {"little_endian": True}, {}, [["a"]])
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"".join(pickle.dumps(part, 2) for part in parts))
+    with pytest.raises(CheckpointError, match=r"x\.bin: the list of storages does not fit the tensors"):
+        TorchFile(path)
 
 
 @BOTH

@@ -105,6 +105,34 @@ def test_linear_and_yarn_scaling_are_read(tiny: Callable[[str], Path], tmp_path:
         assert (rope.kind, rope.factor, rope.original_positions) == expected
 
 
+@pytest.mark.parametrize("key", ["rope.scale_linear", "rope.scaling.factor"])
+def test_scaling_without_a_kind_is_linear_as_in_files_of_2023(
+    key: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def rope_of(factor: float) -> tuple[str, float]:
+        path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata={f"llama.{key}": factor})
+        rope = open_file(path).spec.kinds[0].rope
+        assert rope is not None
+        return rope.kind, rope.factor
+
+    assert rope_of(8.0) == ("linear", 8.0)
+    assert rope_of(1.0) == rope_of(0.0) == ("default", 1.0)
+
+
+def test_a_part_of_a_model_is_refused_with_what_joins_it(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Not as a model that lacks tensors."""
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata={"split.no": 0, "split.count": 3})
+    with pytest.raises(CheckpointError, match=r"x\.gguf: is one of 3 parts; join them with .*llama-gguf-split"):
+        open_file(path)
+
+
+def test_long_factors_without_short_ones_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    extra = {"rope_factors_long.weight": np.ones(8, np.float32)}
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", extra=extra)
+    with pytest.raises(CheckpointError, match=r"has tensor 'rope_factors_long\.weight' without 'rope_factors_short"):
+        open_file(path)
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [

@@ -204,6 +204,13 @@ def test_a_drafter_may_be_named_by_its_id_and_revision(hub: FakeHub, cache: Path
         (["org/none"], {}, 2, "model 'org/none' is neither a local path nor on the hub (private models need HF_TOKEN)"),
         (["org/tiny", "--revision", "v9"], {}, 2, "model 'org/tiny' has no revision 'v9'"),
         (["org/tiny/no.gguf"], {}, 2, "'org/tiny/no.gguf' is not on the hub"),
+        (
+            ["org/tiny/tiny-00001-of-00002.gguf"],
+            {},
+            2,
+            "org/tiny/tiny-00001-of-00002.gguf: is one of several parts; fetch and join them with llama.cpp's "
+            "llama-gguf-split --merge",
+        ),
         (["org/gated"], {}, 77, "model 'org/gated' is gated: accept its licence on the hub and set HF_TOKEN"),
         (
             ["org/tiny"],
