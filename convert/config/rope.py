@@ -39,6 +39,13 @@ def rope(
     return _by_axes(fields, _scaled(config, fields, kind, Rope(theta=theta, dim=dim)), dim or head_dim)
 
 
+def with_full_positions(config: Config) -> Config:
+    """`config` with the rotary positions of the layers that see everything as those of all."""
+    ropes = config.section("rope_parameters")
+    full = ropes and ropes.section(FULL)
+    return Config({**config.values, "rope_parameters": full.values}, config.where) if full else config
+
+
 def _scaled(config: Config, fields: Config, kind: RopeKind, plain: Rope) -> Rope:
     if kind == "default":
         return plain

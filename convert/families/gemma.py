@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from convert.config.config import Config
-from convert.config.rope import FULL, SLIDING, rope
+from convert.config.rope import FULL, SLIDING, rope, with_full_positions
 from convert.families.family import Family, activation_named, layer_kinds, refuse, sizes, window
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
 from jaxengine.architecture.model import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
@@ -68,20 +68,13 @@ def _softcap(config: Config, key: str, default: float | None) -> float:
 
 
 def _gemma3(config: Config) -> ModelSpec:
-    spec = _gemma(_flat(config), block="sandwich", attention=Attention(qk_norm=QKNorm("rms_plus_one")))
+    spec = _gemma(with_full_positions(config), block="sandwich", attention=Attention(qk_norm=QKNorm("rms_plus_one")))
     full = LayerKind(rope(config, spec.head_dim, theta=1e6, layers=FULL), scale=_scale(config))
     narrow = replace(full, rope=_local_rope(config, spec.head_dim), window=window(config, spec.max_positions, 4096))
     pattern = config.integer("sliding_window_pattern", GEMMA3_PATTERN)
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: (layer + 1) % pattern != 0)
     head = replace(spec.head, softcap=_softcap(config, "final_logit_softcapping", None))
     return replace(spec, kinds=kinds, head=head)
-
-
-def _flat(config: Config) -> Config:
-    """`config` with the rotary positions of the layers that see everything as those of all."""
-    ropes = config.section("rope_parameters")
-    full = ropes and ropes.section(FULL)
-    return Config({**config.values, "rope_parameters": full.values}, config.where) if full else config
 
 
 def _local_rope(config: Config, head_dim: int) -> Rope:

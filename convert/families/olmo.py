@@ -8,8 +8,8 @@ other layers alone. OLMoE has OLMo 2's norms of queries and keys, and experts.
 from dataclasses import replace
 
 from convert.config.config import Config
-from convert.config.rope import FULL, SLIDING, longest, rope
-from convert.families.family import Family, layer_kinds, refuse, sizes, window, with_experts
+from convert.config.rope import SLIDING, rope, with_full_positions
+from convert.families.family import Family, layer_kinds, refuse, window, with_experts
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
 from convert.families.qwen import EXPERTS
 from jaxengine.architecture.model import Attention, Experts, LayerKind, ModelSpec, Norm, QKNorm, Rope
@@ -30,24 +30,23 @@ def _olmo(config: Config) -> ModelSpec:
     return llama_spec(config, norm=Norm("layer", 1e-5, weight=False), attention=Attention(clip=clip))
 
 
-def _olmo2(config: Config) -> ModelSpec:
-    return llama_spec(config, eps=1e-5, block="branch_norm", attention=NORMALISED)
+def _olmo2(config: Config, theta: float = 10000.0) -> ModelSpec:
+    return llama_spec(config, theta=theta, eps=1e-5, block="branch_norm", attention=NORMALISED)
 
 
 def _olmo3(config: Config) -> ModelSpec:
-    spec = _olmo2(config)
-    scaled = rope(config, spec.head_dim, theta=OLMO3_THETA, layers=FULL)
-    full, narrow = LayerKind(scaled), LayerKind(_unscaled(config, scaled), window(config, spec.max_positions, 4096))
+    spec = _olmo2(with_full_positions(config), OLMO3_THETA)
+    full, narrow = spec.kinds[0], LayerKind(_unscaled(config, spec), window(config, spec.max_positions, 4096))
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: (layer + 1) % OLMO3_PATTERN != 0)
-    return replace(spec, kinds=kinds, max_positions=longest(config, scaled, sizes(config)["max_positions"]))
+    return replace(spec, kinds=kinds)
 
 
-def _unscaled(config: Config, scaled: Rope) -> Rope:
+def _unscaled(config: Config, spec: ModelSpec) -> Rope:
     """Rotary positions of the layers with a window, which only later configurations spell out."""
-    section = config.section("rope_parameters")
-    if section is not None and section.section(SLIDING) is not None:
-        return rope(config, scaled.dim, theta=OLMO3_THETA, layers=SLIDING)
-    return Rope(theta=scaled.theta)
+    ropes, scaled = config.section("rope_parameters"), spec.kinds[0].rope
+    if ropes is not None and ropes.section(SLIDING) is not None:
+        return rope(config, spec.head_dim, theta=OLMO3_THETA, layers=SLIDING)
+    return Rope(theta=scaled.theta if scaled else OLMO3_THETA)
 
 
 def _olmoe(config: Config) -> ModelSpec:
