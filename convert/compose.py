@@ -10,7 +10,15 @@ from convert.adapters.merged_tensors import MergedTensors
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, check_copies, complete_spec, named, refuse, with_family_names
+from convert.families.family import (
+    Family,
+    check_copies,
+    complete_spec,
+    drafting_layers,
+    named,
+    refuse,
+    with_family_names,
+)
 from convert.families.multimodal import RENAMES, Eyes, eyes_of, text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
@@ -48,7 +56,7 @@ def compose_as(
     """
     renamed = with_adapter(family, with_family_names(family, tensors), adapter)
     check_copies(family, renamed)
-    ignore = (*family.ignore, family.copies)
+    ignore = (*family.ignore, family.copies, *(rf"\.layers\.{i}\." for i in drafting_layers(family, config)))
     with named(config):
         refuse(config, is_causal=True)  # of embedding models that read a text in both directions
         spec = complete_spec(family.spec(config), family, renamed)

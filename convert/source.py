@@ -27,6 +27,7 @@ from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
 from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
+from convert.drafters.mtp import module_number, open_module
 from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
@@ -52,8 +53,8 @@ class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
     `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
-    those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it. `pooling` is how
-    its authors make embeddings, see `pooling_of`."""
+    those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it, `module` opens
+    that among its own tensors. `pooling` is how its authors make embeddings, see `pooling_of`."""
 
     source: ParameterSource
     directory: Path
@@ -65,6 +66,7 @@ class OpenModel:
     adapter: Adapter | None = None
     adapters: AdapterReader | None = None
     drafter: DrafterSource | None = None
+    module: Callable[[], DrafterSource] | None = None
     pooling: str = DEFAULT_POOLING
 
 
@@ -261,6 +263,7 @@ def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
 def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
     source: ParameterSource
     adapter, quantization, adapters, pooling = added.adapter, None, None, pooling_of(directory)
+    module: Callable[[], DrafterSource] | None = None
     if is_adapter(directory):
         return _open_adapted(directory, model_id, revision, cache_dir, added)
     if is_drafter(directory):
@@ -271,14 +274,16 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         origin = checkpoint.origin(directory)
         revision, pooling = revision or origin.get("revision", ""), origin.get("pooling", pooling)
     elif (directory / "config.json").is_file():
-        config = configuration(directory)
-        source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
+        config, tensors = configuration(directory), open_tensors(directory)
+        source, quantization = compose(config, tensors, adapter), method_name(config)
+        if module_number(config, tensors) is not None:
+            module = partial(open_module, config, tensors, source.spec, directory)
         adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, gateway_files(source.spec.vision is not None), cache_dir)
     model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter, adapters)
-    return replace(_with_tokenizer(model, directory), pooling=pooling)
+    return replace(_with_tokenizer(model, directory), module=module, pooling=pooling)
 
 
 def _refuse_adapter(adapter: Adapter | None, path: Path, problem: str) -> None:

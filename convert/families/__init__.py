@@ -13,7 +13,7 @@ from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
 from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
-from convert.families.glm import DOTS, GLM, GLM4, glm4_moe
+from convert.families.glm import DOTS, GLM, GLM4, GLM4_MOE
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
 from convert.families.gpt_neox import GPT_NEOX
@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gemma3_text": GEMMA3,
     "glm": GLM,
     "glm4": GLM4,
-    "glm4_moe": glm4_moe,
+    "glm4_moe": GLM4_MOE,
     "gpt2": gpt2,
     "gpt_bigcode": GPT_BIGCODE,
     "gpt_neo": GPT_NEO,

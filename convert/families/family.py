@@ -44,7 +44,8 @@ class Family:
     The bias of a weight has the weight's name with `.bias` for `.weight`. Each of `renames`, a pattern and its
     replacement, first changes its first match in a name. Tensors whose names then match `ignore` are no weights but
     buffers, which older libraries saved. Those that match `copies` repeat the embedding. `apart` names the experts of
-    a joint layout where a checkpoint has a module for each, as tools that quantise modules write it.
+    a joint layout where a checkpoint has a module for each, as tools that quantise modules write it. `drafting` is the
+    configuration's key for how many modules stand behind the layers, numbered on, which only draft.
     """
 
     spec: Callable[[Config], ModelSpec]
@@ -54,6 +55,15 @@ class Family:
     ignore: tuple[str, ...] = ()
     copies: str = "$^"
     apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drafting: str = ""
+
+
+def drafting_layers(family: Family, config: Config) -> range:
+    """The numbers of the layers that only draft, see `convert/drafters/mtp.py`."""
+    if not family.drafting:
+        return range(0)
+    layers = config.integer("num_hidden_layers")
+    return range(layers, layers + config.integer(family.drafting, 1, least=0))
 
 
 def with_family_names(family: Family, tensors: Tensors) -> Tensors:

@@ -62,14 +62,6 @@ def _glm4_moe(config: Config) -> ModelSpec:
     return _with_deepseek_experts(spec, config, dense=1)
 
 
-def glm4_moe(config: Config) -> Family:
-    """Behind the layers stand those that draft (`num_nextn_predict_layers`), numbered on: they are not read."""
-    layers, drafting = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", 1, least=0)
-    further = "|".join(str(layers + i) for i in range(drafting))
-    ignore = (rf"^model\.layers\.({further})\.",) if drafting else ()
-    return Family(_glm4_moe, DEEPSEEK_EXPERTS, ignore=(*BUFFERS, *ignore))
-
-
 def _dots(config: Config) -> ModelSpec:
     spec = llama_spec(config, attention=Attention(qk_norm=QKNorm("rms")))
     first = config.integer("max_window_layers", 62, least=0)
@@ -80,4 +72,5 @@ def _dots(config: Config) -> ModelSpec:
 
 DOTS = Family(_dots, DEEPSEEK_EXPERTS, ignore=BUFFERS)
 GLM = Family(_glm, GLM_TENSORS, Layout(interleaved=True), ignore=BUFFERS)
+GLM4_MOE = Family(_glm4_moe, DEEPSEEK_EXPERTS, ignore=BUFFERS, drafting="num_nextn_predict_layers")
 GLM4 = Family(_glm4, SANDWICH, Layout(interleaved=True), ignore=BUFFERS)

@@ -15,7 +15,7 @@ import numpy as np
 
 from convert.compose import compose_as
 from convert.families import family_of
-from convert.families.family import Family
+from convert.families.family import Family, drafting_layers
 from convert.formats.gguf import GgufFile
 from convert.formats.quantized_matrix import QuantizedMatrix, read_view
 from convert.formats.tensors import Index, Tensors
@@ -35,15 +35,14 @@ def open_gguf(file: GgufFile) -> ComposedSource:
         CheckpointError: an unknown architecture, or tensors that do not fit the metadata.
     """
     config, found = config_of(file)
-    family = _as_stored(family_of(config), found, file.metadata["general.architecture"])
-    drafting = config.integer("num_nextn_predict_layers", 0, least=0)
-    layers = range(config.integer("num_hidden_layers"), config.integer("num_hidden_layers") + drafting)
-    family = replace(family, ignore=(*family.ignore, *(rf"^blk\.{layer}\." for layer in layers)))
-    return compose_as(config, family, GgufTensors(file, found.plus_one))
+    family = family_of(config)
+    drafting = tuple(rf"^blk\.{layer}\." for layer in drafting_layers(family, config))
+    stored = _as_stored(family, found, file.metadata["general.architecture"], drafting)
+    return compose_as(config, stored, GgufTensors(file, found.plus_one))
 
 
-def _as_stored(family: Family, found: Architecture, name: str) -> Family:
-    """`family` with the names and the layout that it has in a GGUF file."""
+def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str, ...]) -> Family:
+    """`family` with the names and the layout that it has in a GGUF file, of which `unread` names no weights."""
     kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(kind, 1)
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
@@ -56,7 +55,7 @@ def _as_stored(family: Family, found: Architecture, name: str) -> Family:
     }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
-    return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=ignore)
+    return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=(*ignore, *unread))
 
 
 def _named(names: gguf.TensorNameMap, theirs: str) -> str:

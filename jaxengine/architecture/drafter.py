@@ -156,7 +156,8 @@ class Eagle:
 
     Without `taps` a feature is the hidden state that the model's head reads, and layers begin with
     fusion(embedding ‖ feature). With them it is fusion(hidden states in front of these layers of the model, side by
-    side), and the first layer attends to norm(embedding) ‖ norm(feature).
+    side), and the first layer attends to norm(embedding) ‖ norm(feature). A `module` begins with
+    fusion(norm(embedding) ‖ norm(feature)), and all its layers are like the model's.
 
     spec: the layers, and as `vocab_size` the ids that the head knows. Embeddings, features and states have its
         `hidden_size`.
@@ -184,10 +185,13 @@ class Eagle:
     fusion_norms: Literal["", "joined", "each"] = ""
     norm_before_residual: bool = False
     norm_output: bool = False
+    module: bool = False
     behind: ClassVar = 1  # how far behind its position the token stands that is read there
 
     @property
     def method(self) -> str:
+        if self.module:
+            return "mtp"
         return "eagle3" if self.taps else "eagle"
 
     @property
@@ -208,7 +212,8 @@ class Eagle:
 
     def parameters(self) -> dict[str, Parameter]:
         """Those of `spec`, but for what is the model's. `layers.0.attention_norm` is of embeddings and
-        `layers.0.feature_norm` of features; without taps the first layer has neither. `fusion` [hidden, what it reads],
+        `layers.0.feature_norm` of features; without taps the first layer has neither. A module has `embedding_norm` and
+        `feature_norm` [hidden] for that. `fusion` [hidden, what it reads],
         `fusion_bias` [hidden]; `fusion_norm` [taps · model hidden] or `fusion_norm.{tap}` [model hidden]; `offsets`
         i32 [ids of the head].
         """
@@ -223,6 +228,8 @@ class Eagle:
             qkv = table[f"{first}qkv"]
             table[f"{first}qkv"] = replace(qkv, shape=(*qkv.shape[:-1], 2 * hidden))
             table[f"{first}feature_norm"] = table[f"{first}attention_norm"]
+        elif self.module:
+            table["embedding_norm"] = table["feature_norm"] = table[f"{first}attention_norm"]
         else:
             del table[f"{first}attention_norm"]
         if self.fusion_norms == "joined":

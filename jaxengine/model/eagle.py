@@ -1,4 +1,5 @@
-"""EAGLE's layers: from a token's feature and the token behind it to a state, of which its head guesses.
+"""EAGLE's layers, or a module of the model's: from a token's feature and the token behind it to a state, of which its
+head guesses.
 
 See `architecture.drafter.Eagle` for the formulas. Features are computed by `FeatureDecoder`, in the steps of the model.
 """
@@ -67,6 +68,28 @@ class FirstLayer(nnx.Module):
         return normed if self.norm_before_residual else features, side_by_side
 
 
+class FirstOfModule(nnx.Module):
+    """The same of a module: what is fused is normalised first, and the layer is like the model's."""
+
+    def __init__(self, spec: Eagle, get: Callable[[str], Any], ops: Ops) -> None:
+        self.norms = nnx.List(Norm.named(name, spec.spec.norm, get) for name in ("embedding_norm", "feature_norm"))
+        self.fusion = Linear.named("fusion", get)
+        self.layer = Layer(spec.spec, spec.spec.kind(0), _of_layer(0, get), ops)
+
+    def __call__(
+        self,
+        embedded: Array,
+        features: Array,
+        keys: Array,
+        values: Array,
+        rope_tables: RopeTables | None,
+        batch: StepBatch,
+    ) -> tuple[ResidualStream, Array, Array]:
+        embedding_norm, feature_norm = self.norms
+        x = self.fusion(jnp.concatenate([embedding_norm(embedded), feature_norm(features)], axis=1))
+        return self.layer(ResidualStream(x), keys, values, rope_tables, AttentionBias(), batch)
+
+
 class EagleDecoder(nnx.Module):
     """
     Args:
@@ -88,7 +111,7 @@ class EagleDecoder(nnx.Module):
         self.device = device
         self.ops = ops
         self.embedding = nnx.Param(get("embedding") if spec.own_embedding else parameters["embedding"])
-        self.first = FirstLayer(spec, get, ops)
+        self.first = (FirstOfModule if spec.module else FirstLayer)(spec, get, ops)
         self.others = nnx.List(
             Layer(layers, layers.kind(i), _of_layer(i, get), ops) for i in range(1, layers.num_layers)
         )

@@ -10,10 +10,10 @@ MAX_DRAFT_TOKENS = 63  # of one request in a step
 MAX_LOOKUP = 1024  # tokens of an n-gram, or of a match
 MAX_CACHED_REQUESTS = 1_000_000
 MAX_PATH = 4096  # as the kernel's
-NGRAM, SUFFIX, DRAFT_MODEL = "ngram", "suffix", "draft_model"
-LEARNT = ("medusa", "mlp_speculator", "eagle", "eagle3", DRAFT_MODEL)
-NOT_SERVED = ("mtp", "dflash", "dspark", "peagle", "extract_hidden_states", "custom_class")  # vLLM's other methods
-OF_FAMILIES = "_mtp"  # the end of vLLM's names for the first of these
+NGRAM, SUFFIX, DRAFT_MODEL, MTP = "ngram", "suffix", "draft_model", "mtp"
+LEARNT = ("medusa", "mlp_speculator", "eagle", "eagle3", MTP, DRAFT_MODEL)
+NOT_SERVED = ("dflash", "dspark", "peagle", "extract_hidden_states", "custom_class")  # vLLM's other methods
+OF_FAMILIES = f"_{MTP}"  # the end of vLLM's names for the module of each family
 OTHER_NAMES = {"ngram_gpu": NGRAM}  # vLLM's, of the same guesses computed elsewhere
 NGRAM_MODELS = (NGRAM, "[ngram]")  # vLLM takes them as `model` where there is no `method`
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
@@ -49,8 +49,9 @@ class Speculation:
         is as many as a learnt drafter guesses, and with suffix the depth.
     method: ngram: what followed the text's last tokens where they last stood before, in the prompt or in the answer.
         suffix: that, or what followed them in recent answers to requests that may share its cached prefix.
-        medusa, mlp_speculator, eagle or eagle3: a drafter that was learnt. draft_model: a smaller model with the same
-        tokens. None: what `model` is, or else what came with the model that is served, or else ngram.
+        medusa, mlp_speculator, eagle or eagle3: a drafter that was learnt. mtp: the module for it among a model's own
+        tensors. draft_model: a smaller model with the same tokens. None: what `model` is, or else what came with the
+        model that is served, or else ngram.
     prompt_lookup_min: how many tokens must have stood there before.
     prompt_lookup_max: how many equal tokens are counted there. The more there are, the likelier the next is equal too.
     model: the learnt drafter or the draft model: a directory, or an id on the hub, with `@revision` or without. None:
@@ -132,7 +133,7 @@ def _in_our_fields(config: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} {value!r} is not served; served is {' or '.join(map(json.dumps, served))}")
     made = {name: value for name, value in config.items() if name not in (*NO_EFFECT, *SERVED_VALUES)}
     if isinstance(method := made.get("method"), str):
-        made["method"] = OTHER_NAMES.get(method, method)
+        made["method"] = MTP if method.endswith(OF_FAMILIES) else OTHER_NAMES.get(method, method)
     if "revision" in made:
         made["model"] = _of_revision(made.get("model"), made.pop("revision"))
     return made
@@ -173,8 +174,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _check_method(method: object) -> None:
     if method is not None and method not in (served := (NGRAM, *LEARNT, SUFFIX)):
-        of_vllm = method in NOT_SERVED or (isinstance(method, str) and method.endswith(OF_FAMILIES))
-        problem = "served" if of_vllm else "known"
+        problem = "served" if method in NOT_SERVED else "known"
         raise ValueError(f"method {method!r} is not {problem}; served are {', '.join(served)}")
 
 
@@ -195,6 +195,8 @@ def _check_model(model: object, method: str | None) -> None:
         if method == DRAFT_MODEL:
             raise ValueError(f"must have model with method {DRAFT_MODEL}")
         return
+    if method == MTP:
+        raise ValueError(f"has model, which method {MTP} does not have: the module is among the served model's tensors")
     if method in OWN_FIELDS:
         raise ValueError(f"has model, which method {method} does not have: it drafts from the text itself")
     if not isinstance(model, str) or not model.isprintable() or not 0 < len(model) <= MAX_PATH:

@@ -127,6 +127,11 @@ class OpenModel(Protocol):
         ...
 
     @property
+    def module(self) -> Callable[[], DrafterSource] | None:
+        """Opens the drafter among the model's own tensors, if there is one. Raises `CheckpointError`-like errors."""
+        ...
+
+    @property
     def pooling(self) -> str:
         """How its authors pool embeddings, as `Pooling` or in other words."""
         ...

@@ -25,7 +25,7 @@ from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.pooling import POOLINGS
-from jaxengine.options.speculation import Speculation
+from jaxengine.options.speculation import MTP, Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import OpenModel
@@ -83,7 +83,7 @@ class Setup:
         quantize = resolve(options.quantize, model.quantization, device.on_host)
         check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
-        learnt = model.drafter
+        learnt = _learnt(model, options)
         speculation = resolve_speculation(options, learnt.spec if learnt else None)
         if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
@@ -196,6 +196,15 @@ class Setup:
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
         return CompileRecipe(shapes, self.device, self.attention, self.formats, self.mesh.size)
+
+
+def _learnt(model: OpenModel, options: EngineOptions) -> DrafterSource | None:
+    """What was learnt to draft: beside the model, or among its own tensors, where that is asked for."""
+    if options.speculation is None or options.speculation.method != MTP:
+        return model.drafter
+    if model.module is None:
+        raise ValueError(f"speculative_config: method {MTP!r}, but the model's files hold no module that drafts")
+    return model.module()
 
 
 def _drafts(learnt: DrafterSource, speculation: Speculation | None) -> bool:

@@ -134,7 +134,14 @@ def test_no_tokens_are_told_from_none_that_are_named() -> None:
     assert EngineOptions(speculate=0).speculation is EngineOptions().speculation is None
 
 
-@pytest.mark.parametrize("method", [*NOT_SERVED, "deepseek_mtp"])
+@pytest.mark.parametrize("method", ["mtp", "glm4_moe_mtp", "deepseek_mtp"])
+def test_a_model_s_own_module_needs_no_other_word(method: str) -> None:
+    assert Speculation.parse(json.dumps({"method": method})) == Speculation(method="mtp")
+    with pytest.raises(ValueError, match="has model, which method mtp does not have"):
+        Speculation.parse(json.dumps({"method": method, "model": "org/drafter"}))
+
+
+@pytest.mark.parametrize("method", NOT_SERVED)
 def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method: str) -> None:
     config = {"method": method, "model": "org/drafter", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 1}
     with pytest.raises(ValueError, match=f"method '{method}' is not served; served are ngram, medusa, mlp_speculator"):

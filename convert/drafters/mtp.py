@@ -1,0 +1,91 @@
+"""The module with which a model was trained to predict one token more (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2;
+GLM 4.5). It stands among the model's own tensors, as one more layer:
+
+    model.layers.{n}.enorm, hnorm       [hidden], of embeddings and of hidden states
+    model.layers.{n}.eh_proj            [hidden, 2 hidden], of both side by side
+    model.layers.{n}.…                  a layer like the model's last
+    model.layers.{n}.shared_head.norm   [hidden]; shared_head.head and embed_tokens are copies of the model's
+
+As vLLM and transformers run it, what its head reads is the hidden state for the guess behind.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from convert.config.config import Config
+from convert.drafters.stored_drafter import StoredDrafter
+from convert.families import FAMILIES, family_of
+from convert.families.family import Family, drafting_layers, with_family_names
+from convert.families.multimodal import text_part
+from convert.formats.tensors import Tensors
+from convert.mapping.recipes import recipes
+from convert.mapping.renamed_tensors import RenamedTensors
+from convert.quantized.tensors import with_weights
+from jaxengine.architecture.drafter import DRAFTER, Eagle
+from jaxengine.architecture.model import Embedding, Head, ModelSpec
+
+OF_MODULE = {
+    "fusion": "eh_proj.weight",
+    "embedding_norm": "enorm.weight",
+    "feature_norm": "hnorm.weight",
+    "final_norm": "shared_head.norm.weight",
+}
+COPIES = (r"\.embed_tokens\.weight$", r"\.shared_head\.head\.weight$")
+
+
+def module_number(config: Config, tensors: Tensors) -> int | None:
+    """The number of the layer under which the module stands; None where there is none, or more than one."""
+    if config.text("model_type") not in FAMILIES:
+        return None
+    numbers = drafting_layers(family_of(config), config)
+    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{OF_MODULE['fusion']}" in name for name in tensors)
+    return numbers[0] if there else None
+
+
+def open_module(config: Config, tensors: Tensors, model: ModelSpec, directory: Path) -> StoredDrafter:
+    """The module of `model`, in whose `directory` `tensors` are.
+
+    Raises:
+        CheckpointError: tensors are missing, or have other shapes than the model's layers.
+    """
+    text, tensors = text_part(config, with_weights(config, tensors))
+    family, number = family_of(text), drafting_layers(family_of(text), text)[0]
+    only = RenamedTensors(with_family_names(family, tensors), (), only=rf"\.layers\.{number}\.")
+    spec = _module_of(model)
+    table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
+    made = recipes(spec.spec, _names(family, number), family.layout, table)
+    named = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
+    return StoredDrafter(spec, only, named, directory, (*family.ignore, *COPIES))
+
+
+def _module_of(model: ModelSpec) -> Eagle:
+    layer = replace(
+        model,
+        num_layers=1,
+        kinds=(model.kind(model.num_layers - 1),),
+        embedding=Embedding(),
+        head=Head(),
+        final_norm=True,
+        vision=None,
+        cache_scales=(),
+    )
+    return Eagle(
+        layer,
+        model_hidden_size=model.hidden_size,
+        model_vocab_size=model.vocab_size,
+        usual=1,
+        module=True,
+        own_embedding=False,
+        own_head=False,
+        norm_output=True,
+    )
+
+
+def _names(family: Family, number: int) -> dict[str, tuple[str, ...]]:
+    layers = {
+        name: tuple(each.replace("{i}", str(number)) for each in theirs)
+        for name, theirs in family.tensors.items()
+        if name.startswith("layers.{i}.")
+    }
+    prefix, _, _ = family.tensors["layers.{i}.qkv"][0].partition("{i}")
+    return layers | {name: (f"{prefix}{number}.{theirs}",) for name, theirs in OF_MODULE.items()}

@@ -1,0 +1,75 @@
+"""A module that drafts, among a tiny model's tensors: transformers' own, with random weights."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.modeling_layers import MtpModel
+
+GAIN = 1.5  # so that what the module adds decides the guess
+
+
+class TinyModule:
+    """Of the model in `directory`, whose configuration says that it has one."""
+
+    def __init__(self, directory: Path, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.directory = directory
+        self.number = transformers.AutoConfig.from_pretrained(directory).num_hidden_layers
+        model = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
+        self.module: Any = MtpModel(model, 1).layers[0].eval()
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        for _, parameter in named:
+            scale = 0.2 if parameter.ndim == 1 else GAIN * parameter.shape[-1] ** -0.5
+            parameter.data = (parameter.ndim == 1) * 1.0 + scale * torch.randn_like(parameter)
+
+    def write(self, target: Path) -> Path:
+        """`target`, the model with it, as its authors publish the two."""
+        shutil.copytree(self.directory, target)
+        file = target / "model.safetensors"
+        save_file(load_file(file) | self.named(), file, {"format": "pt"})
+        return target
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """The tensors of a file. The embedding is a copy of the model's."""
+        prefix, made = f"model.layers.{self.number}.", {}
+        for name, tensor in self.module.state_dict().items():
+            own = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+            if ".experts.gate_up_proj" in own:
+                for expert, both in enumerate(tensor):
+                    for part, matrix in zip(("gate", "up"), both.chunk(2), strict=True):
+                        made[own.replace("gate_up_proj", f"{expert}.{part}_proj.weight")] = matrix
+            elif ".experts.down_proj" in own:
+                made |= {own.replace("down_proj", f"{i}.down_proj.weight"): each for i, each in enumerate(tensor)}
+            else:
+                made[own] = tensor
+        made["embed_tokens.weight"] = load_file(self.directory / "model.safetensors")["model.embed_tokens.weight"]
+        return {prefix + name: tensor.contiguous().clone() for name, tensor in made.items()}
+
+    @torch.no_grad()
+    def guesses(
+        self, model: Any, tokens: Sequence[int], count: int, known: int | None = None
+    ) -> tuple[list[int], list[float]]:
+        """What is guessed behind `tokens`, the last of which `model` has just sampled, and the chances. Only the first
+        `known` ids are tokens.
+        """
+        ids, chances, read = [], [], [*tokens[1:]]
+        features = model.model(torch.tensor([[*tokens[:-1]]]), use_cache=False).last_hidden_state
+        for _ in range(count):
+            embedded = model.model.embed_tokens(torch.tensor([read]))
+            size = len(read)
+            positions = torch.arange(size)[None]
+            mask = torch.full((size, size), torch.finfo(torch.float32).min).triu(1)[None, None]
+            rotation = model.model.rotary_emb(embedded, positions)
+            states = self.module(embedded, features, rotation, mask, positions, None)
+            logits = model.lm_head(states[0, -1])
+            chance = logits.masked_fill(torch.arange(len(logits)) >= (known or len(logits)), -torch.inf).softmax(-1)
+            ids.append(int(chance.argmax()))
+            chances.append(float(chance.max()))
+            read.append(ids[-1])
+            features = torch.cat([features, states[:, -1:]], dim=1)
+        return ids, chances
