@@ -1,5 +1,8 @@
-"""The fields of `/v1` that say what an answer must match, of OpenAI and of other servers. One of them at a time."""
+"""The fields of `/v1` that say what an answer must match, of OpenAI and of other servers. One of them at a time, except
+that the old name of a constraint may stand beside the new one.
+"""
 
+import json
 from collections.abc import Collection
 from typing import Annotated, Any
 
@@ -53,12 +56,20 @@ class StructuredOutputs(StrictModel):
     def constraint(self, field: str, spaces: str | None) -> Constraint:
         """What it asks for in `field`, with these `spaces` if it names none. Raises RequestError."""
         style = self._style(field, spaces)
-        values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
-        given = [name for name, value in values.items() if value is not None and value is not False]
+        given = self._given()
         if not given:
             raise RequestError.invalid(f"{field} needs one of {', '.join(OF_VLLM)}", field)
-        [name] = only_one(given, f"{field}.")
-        return Constraint.of(OF_VLLM[name], values[name], f"{field}.{name}", style=style)
+        [name] = only_one(list(given), f"{field}.")
+        return Constraint.of(OF_VLLM[name], given[name], f"{field}.{name}", style=style)
+
+    def asks_for(self, asked: Asked, value: Any) -> bool:
+        """Whether this is its one constraint, to the letter: 1 and true differ, as JSON, and the order of members."""
+        own = [(OF_VLLM[name], each) for name, each in self._given().items()]
+        return [kind for kind, _ in own] == [asked] and json.dumps(own[0][1]) == json.dumps(value)
+
+    def _given(self) -> dict[str, Any]:
+        values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def _style(self, field: str, spaces: str | None) -> JsonStyle:
         own = spacing(self.whitespace_pattern, f"{field}.")
@@ -104,9 +115,14 @@ class ConstraintFields(StrictModel):
         values = {name: getattr(self, name) for name in ("response_format", "structured_outputs", *OF_OTHERS)}
         given = [name for name, value in values.items() if value not in (None, "", {"type": "text"})]
         spaces = spacing(self.guided_whitespace_pattern, "guided_")
-        for name in only_one(given, ""):
+        for name in only_one([name for name in given if not self._is_repeated(name, values[name])], ""):
             self._constraint = self._read(name, values[name], spaces)
         return self
+
+    def _is_repeated(self, name: str, value: Any) -> bool:
+        """Whether it is an old name of what `structured_outputs` says too: guidance sends both, for any age of vLLM."""
+        outputs = self.structured_outputs
+        return outputs is not None and name.startswith("guided_") and outputs.asks_for(OF_OTHERS[name], value)
 
     def _read(self, name: str, value: Any, spaces: str | None) -> Constraint | None:
         style = None if spaces is None else JsonStyle(spaces)

@@ -16,6 +16,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
+_URL = re.compile(r"https?://")
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
@@ -80,7 +81,8 @@ def most_logprobs(options: Options, description: pb.Description) -> int:
 
 
 async def check_model(name: str | None, gateway: Gateway, description: pb.Description) -> str:
-    """The name of the adapter that `name` means. "" for the model itself: by no name, one of its own or `ALIASES`.
+    """The name of the adapter that `name` means. "" for the model itself: by no name, one of its own, `ALIASES`, or the
+    URL of a server, which Hugging Face's client for JavaScript sends to it.
 
     Raises:
         RequestError: nothing of that name is served.
@@ -88,6 +90,8 @@ async def check_model(name: str | None, gateway: Gateway, description: pb.Descri
     if not name or name in (*ALIASES, *names(gateway.options, description)):
         return ""
     if await find_adapter(gateway, name) is None:
+        if _URL.match(name):
+            return ""
         raise no_such_model(name, gateway, description)
     return name
 

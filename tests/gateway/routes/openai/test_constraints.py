@@ -92,6 +92,12 @@ SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"guided_regex": "a+"}, {"regex": "a+"}),
     ({"guided_choice": ["yes", "no"]}, {"lark": YES_OR_NO}),
     ({"guided_grammar": LARK}, {"lark": LARK}),
+    # guidance sends the constraint by its name before vLLM 0.12, and by the one since
+    (
+        {"structured_outputs": {"grammar": LARK}, "guided_grammar": LARK, "guided_decoding_backend": "guidance"},
+        {"lark": LARK},
+    ),
+    ({"structured_outputs": {"json": SCHEMA}, "guided_json": SCHEMA}, {"json_schema": GUIDED}),
     # SGLang
     ({"regex": "a+"}, {"regex": "a+"}),
     ({"ebnf": GBNF}, {"gbnf": GBNF}),
@@ -161,6 +167,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"json_schema": {"not": {}}}, "json_schema", "not"),
     ({"regex": "a", "ebnf": GBNF}, "ebnf", "regex and ebnf exclude each other"),
     ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json", "response_format"),
+    ({"structured_outputs": {"regex": "a"}, "guided_regex": "b"}, "guided_regex", "structured_outputs"),
+    ({"structured_outputs": {"regex": "a"}, "guided_grammar": "a"}, "guided_grammar", "structured_outputs"),
+    ({"structured_outputs": {"json": {"const": 1}}, "guided_json": {"const": True}}, "guided_json", "exclude"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}, "guided_regex": "a"}, "guided_regex", "exclude"),
     ({"grammar": GBNF, "grammar_lazy": True}, "grammar_lazy", "not supported"),
     ({"regex": "a", "ignore_eos": True}, "ignore_eos", "regex"),
 ]  # fmt: skip

@@ -222,11 +222,13 @@ async def test_a_short_template_cannot_write_more_than_a_client_may_send() -> No
         assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("name", ["mock/model", "tgi", "dummy", "", None])
+@pytest.mark.parametrize("name", ["mock/model", "tgi", "dummy", "http://127.0.0.1:3000", "https://a.b/v1", "", None])
 async def test_names_of_the_served_model(name: str | None) -> None:
+    """A URL is what @huggingface/inference sends where it is given an endpoint and no model."""
     async with serve() as app:
-        answer = (await app.post("/v1/chat/completions", {**CHAT, "model": name})).json()
-        assert answer["model"] == "mock/model"
+        for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+            answer = (await app.post(path, {**base, "model": name})).json()
+            assert answer["model"] == "mock/model"
 
 
 async def test_an_unknown_model_is_404() -> None:
