@@ -38,7 +38,7 @@ from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.place import Place
 from jaxengine.startup.tower import check_tower
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
-from jaxengine.weights.kv_scales import calibrated, scaling
+from jaxengine.weights.kv_scales import calibrate_adapters, calibrated, scaling
 from jaxengine.weights.loading import load_drafter, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 from jaxengine.weights.wider_experts import widen_experts
@@ -94,6 +94,7 @@ class Setup:
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         check_tower(spec, options.attention, device, dtype)
         source = calibrated(source, cache_dtype)
+        reader = reader and calibrate_adapters(reader, source)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, place, dtype, cache_dtype, attention, quantize, setup)
         made = cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
