@@ -38,6 +38,7 @@ from jaxengine.startup.defaults import resolve_cache_dtype, resolve_dtype, resol
 from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.place import Place
 from jaxengine.startup.tower import check_tower
+from jaxengine.weights.addressing import check_addressable
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrate_adapters, calibrated, scaling
 from jaxengine.weights.loading import load_drafter, load_parameters
@@ -101,6 +102,7 @@ class Setup:
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, place, dtype, cache_dtype, attention, quantize, setup)
         made = cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
+        check_addressable(spec, made.formats, device, mesh.size)
         if spec.head.missing and not made.pooling(model):
             raise ValueError(
                 f"the checkpoint has no head, and pools by {model.pooling}: name another way with --pooling"
