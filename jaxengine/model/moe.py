@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.mlp import MLP, Activated
+from jaxengine.model.mlp import MLP, Activated, rounded_once
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
@@ -43,7 +43,7 @@ class MixtureOfExperts(nnx.Module):
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
         if self.shared is None or self.shared_gate is None:
             return mixed
-        gate = jax.nn.sigmoid(self.shared_gate(x, adapters=adapters))
+        gate = rounded_once(jax.nn.sigmoid, self.shared_gate(x, adapters=adapters))
         return mixed + gate * self.shared(x, adapters)
 
     def _biases(self) -> ExpertBiases | None:
