@@ -23,6 +23,7 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
 TGI = "tgi"  # the model's name in TGI's documentation and clients
 ALIASES = (TGI, "dummy")  # names that every model has: huggingface_hub sends "dummy" to a given URL
+OF_ADAPTERS = ("max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype")
 OF_GROUPS = ("node_rank", "master_addr", "master_port", "group_key_file")
 
 
@@ -297,6 +298,10 @@ class Options(CheckpointOptions, ComputeOptions, GroupOptions, ImageOptions, Ngr
             lines += [f"{flag(row.name)} has no effect without --ngrok" for row in given if row.name in OF_NGROK]
         if self.nnodes == 1:
             lines += [f"{flag(row.name)} has no effect without --nnodes" for row in given if row.name in OF_GROUPS]
+        if not (self.adapters or self.enable_lora or self.allow_runtime_lora_updating):
+            lines += [
+                f"{flag(row.name)} has no effect without --enable-lora" for row in given if row.name in OF_ADAPTERS
+            ]
         for field in without_effect(self.speculative_config):
             lines.append(f"--speculative-config: {field} has no effect: a drafter is computed as the model is")
         return lines

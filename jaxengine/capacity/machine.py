@@ -5,17 +5,16 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from jaxengine.capacity.gpus import GPUS, Gpu, find
 from jaxengine.device import CPU
 from jaxengine.options.visible_devices import VARIABLE, visible_devices
 from jaxengine.sharding import imaginary_mesh
+from jaxengine.startup.host import host_memory
 from jaxengine.startup.memory import RESERVED_BYTES
 from jaxengine.startup.place import Place
 
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits")
-CONTAINER = Path("/sys/fs/cgroup/memory.max")
 MIB = 1 << 20
 MOST = 64  # GPUs
 
@@ -51,15 +50,6 @@ class Machine:
         return Place(imaginary_mesh(devices), self.gpu.traits if self.gpu else CPU, self.usable)
 
 
-def host_memory() -> int:
-    """Bytes of this machine, or of the container that this process runs in (cgroup v2)."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(whole, int(CONTAINER.read_text()))
-    except (OSError, ValueError):  # none, or without a limit: "max"
-        return whole
-
-
 def named(text: str) -> tuple[Gpu | None, int]:
     """The GPU and the number that `--devices` means; no GPU for `cpu`.
 
@@ -84,7 +74,8 @@ def here() -> tuple[Gpu | None, int]:
     """This machine's GPUs, as its driver tells them and CUDA_VISIBLE_DEVICES leaves them; no GPU if there is none.
 
     Raises:
-        ValueError: they are not alike, or CUDA_VISIBLE_DEVICES names what the driver does not list, as parts of GPUs.
+        ValueError: they are not alike, or CUDA_VISIBLE_DEVICES names what the driver does not list, as parts of GPUs;
+            or the driver does not tell of one that is not known, as of those that share the processor's memory.
     """
     try:
         told = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -116,5 +107,11 @@ def _uuid(name: str, uuids: Sequence[str]) -> str:
 
 def _known(name: str, mebibytes: str, capability: str) -> Gpu:
     """The GPU of that name; one that is not known has no speeds."""
+    if gpu := find(name):
+        return gpu
     major, _, minor = capability.partition(".")
-    return find(name) or Gpu(name, (int(major), int(minor or 0)), 0, int(float(mebibytes)) * MIB)
+    try:
+        return Gpu(name, (int(major), int(minor or 0)), 0, int(float(mebibytes)) * MIB)
+    except ValueError:
+        told = f"memory {mebibytes}, compute capability {capability}"
+        raise ValueError(f"of this machine's {name} the driver tells {told}: name a kind to plan for") from None

@@ -13,6 +13,7 @@ from jaxengine.architecture.drafter import DRAFTER, DrafterHeads, Medusa, MLPSpe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.embedding import Head, without_padding
 from jaxengine.model.linear import Linear
+from jaxengine.model.mlp import ACTIVATIONS
 from jaxengine.ops.weight import Weight
 
 EPSILON = 1e-6  # of the norms of an MLP speculator
@@ -58,11 +59,11 @@ class MedusaHeads(nnx.Module):
         """
         inputs = [hidden] * len(self.others)
         if self.first is not None:
-            joined = hidden[:, None] + jax.nn.silu(self.first(hidden))  # [n, guesses, hidden]
+            joined = hidden[:, None] + ACTIVATIONS["silu"](self.first(hidden))  # [n, guesses, hidden]
             inputs = [joined[:, i] for i in range(len(self.others))]
         for i, blocks in enumerate(self.others):
             for block in blocks:
-                inputs[i] = inputs[i] + jax.nn.silu(block(inputs[i]))
+                inputs[i] = inputs[i] + ACTIVATIONS["silu"](block(inputs[i]))
         return inputs
 
 
@@ -90,7 +91,7 @@ class MLPSpeculatorHeads(nnx.Module):
         for i, project in enumerate(self.projects):
             embedding: Weight = self.embeddings[i].get_value()
             state = project(state) * self.state_weight + embedding.rows(token) * self.embedding_weight
-            state = jax.nn.gelu(_normalised(state) * self.norms[i][...] + self.biases[i][...], approximate=False)
+            state = ACTIVATIONS["gelu"](_normalised(state) * self.norms[i][...] + self.biases[i][...])
             guesses.append(likeliest(without_padding(_logits(self.heads[i], state), self.tokens)))
             token = guesses[-1].id
         return _side_by_side(guesses)

@@ -13,6 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
+from jaxengine.model.factor import times
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
@@ -120,7 +121,7 @@ class Layer(nnx.Module):
         return ResidualStream(x, branch)
 
     def _scaled(self, branch: Array) -> Array:
-        return branch if self.residual_scale == 1 else branch * jnp.asarray(self.residual_scale, branch.dtype)
+        return times(branch, self.residual_scale)
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

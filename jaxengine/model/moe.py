@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.mlp import MLP, Activated
+from jaxengine.model.mlp import MLP, Activated, rounded_once
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
@@ -49,7 +49,7 @@ class MixtureOfExperts(nnx.Module):
             return mixed
         shared = self.shared(x, adapters)
         if self.shared_gate is not None:
-            shared = jax.nn.sigmoid(self.shared_gate(x, adapters=adapters)) * shared
+            shared = rounded_once(jax.nn.sigmoid, self.shared_gate(x, adapters=adapters)) * shared
         return mixed + shared
 
     def _biases(self) -> ExpertBiases | None:

@@ -43,14 +43,18 @@ STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any 
 def derive_limits(
     options: EngineOptions, spec: ModelSpec, device: DeviceTraits, drafter: DrafterSpec | None = None
 ) -> Limits:
-    """The limits that `options` leave open. Raises ValueError where they exceed the model's positions."""
+    """The limits that `options` leave open. Raises ValueError where they exceed the model's positions.
+
+    A step has no more tokens than all of its rows can have: larger ones would only take memory that the cache lacks.
+    """
     longest = min(spec.max_positions, STATE_TOKENS) if spec.state_space else spec.max_positions
     total = options.max_total_tokens or longest
     if total > spec.max_positions and not spec.attention.relative:
         raise ValueError(f"max_total_tokens {total} is more than the model's {spec.max_positions} positions")
     decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
-    budget = _whole_blocks(max(options.max_batch_prefill_tokens or _prompts(mixed[-1], rows, spec.vision), rows))
+    asked = options.max_batch_prefill_tokens or _prompts(mixed[-1], rows, spec.vision)
+    budget = _whole_blocks(min(max(asked, rows), rows * total))
     patches = _image_patches(options, spec.vision, device) if spec.vision else 0
     speculation = resolve_speculation(options, drafter)
     drafts = (speculation.num_speculative_tokens or 0) if speculation else 0

@@ -20,6 +20,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
 from jaxengine.model.cache import ADDRESSES, byte_elements, cache_arrays
 from jaxengine.options.table import EngineOptions
+from jaxengine.startup.host import host_memory
 from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
 
@@ -181,6 +182,16 @@ def pool_pages(options: EngineOptions, limits: Limits, device: DeviceTraits, fit
         asked, room = limits.tokens_of(max(pages, need)), limits.tokens_of(fit)
         raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {room} fit: lower it")
     return pages + 1
+
+
+def check_host(options: EngineOptions, demand: Demand, pages: int) -> None:
+    """Raises DoesNotFit if a pool that was asked for is larger than the host's memory: all of it is taken at once."""
+    asked, there = options.max_batch_total_tokens, max(0, host_memory() - demand.fixed)
+    if asked is not None and (need := pages * demand.page) > there:
+        raise DoesNotFit(
+            f"max_batch_total_tokens {asked} needs a cache of {gib(need)}, this machine has {gib(there)} beside the "
+            "weights: lower it"
+        )
 
 
 def _pages(tokens: int | None, limits: Limits) -> int | None:

@@ -24,6 +24,7 @@ from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.option import flag
 from jaxengine.options.pooling import POOLINGS
 from jaxengine.options.speculation import MTP, Speculation
 from jaxengine.options.table import EngineOptions
@@ -37,13 +38,16 @@ from jaxengine.startup.defaults import resolve_cache_dtype, resolve_dtype, resol
 from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.place import Place
 from jaxengine.startup.tower import check_tower
+from jaxengine.weights.addressing import check_addressable
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
-from jaxengine.weights.kv_scales import calibrated, scaling
+from jaxengine.weights.kv_scales import calibrate_adapters, calibrated, scaling
 from jaxengine.weights.loading import load_drafter, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 from jaxengine.weights.wider_experts import widen_experts
 
 logger = logging.getLogger(__name__)
+
+OF_PICTURES = ("max_image_patches", "image_cache_tokens")
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,11 @@ class Setup:
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         check_tower(spec, options.attention, device, dtype)
         source = calibrated(source, cache_dtype)
+        reader = reader and calibrate_adapters(reader, source)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, place, dtype, cache_dtype, attention, quantize, setup)
         made = cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
+        check_addressable(spec, made.formats, device, mesh.size)
         if spec.head.missing and not made.pooling(model):
             raise ValueError(
                 f"the checkpoint has no head, and pools by {model.pooling}: name another way with --pooling"
@@ -150,8 +156,12 @@ class Setup:
         a further projection takes to the vocabulary's are not the model's last.
         """
         chosen = self.options.pooling or model.pooling
-        last = self.spec.encoder is None and self.spec.embedding_width == self.spec.hidden_size
-        return chosen if last and chosen in POOLINGS else ""
+        return chosen if self.embeds and chosen in POOLINGS else ""
+
+    @property
+    def embeds(self) -> bool:
+        """Whether embeddings can be made of hidden states."""
+        return self.spec.encoder is None and self.spec.embedding_width == self.spec.hidden_size
 
     def log_decisions(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
@@ -164,6 +174,14 @@ class Setup:
             logger.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
         if self.options.prefix_cache and not self.spec.by_position:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
+        for name, reason in self._without_effect().items():
+            if getattr(self.options, name) is not None:
+                logger.warning("%s has no effect: %s", flag(name), reason)
+
+    def _without_effect(self) -> dict[str, str]:
+        """Options that mean nothing to this model, and why."""
+        blind = {} if self.spec.vision else dict.fromkeys(OF_PICTURES, "this model sees no pictures")
+        return blind | ({} if self.embeds else {"pooling": "no embeddings are made of this model's hidden states"})
 
     def shapes(self, limits: Limits, pages: int, pooling: str = "") -> Shapes:
         return Shapes(

@@ -10,6 +10,7 @@ from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.adapters import held_bytes as stack_bytes
 from jaxengine.startup.memory import (
     Demand,
+    check_host,
     clamp_total,
     draft_page_bytes,
     fitting_pages,
@@ -40,7 +41,10 @@ def fit(setup: Setup, limits: Limits, demand: Demand) -> tuple[Limits, int]:
     """`size` where the demand is known."""
     pages = fitting_pages(limits, setup.spec, setup.cache_dtype, setup.place, demand)
     limits = clamp_total(setup.options, limits, pages)
-    return limits, pool_pages(setup.options, limits, setup.device, pages)
+    pool = pool_pages(setup.options, limits, setup.device, pages)
+    if setup.device.on_host:
+        check_host(setup.options, demand, pool)
+    return limits, pool
 
 
 def planned_temporaries(setup: Setup, limits: Limits) -> int:

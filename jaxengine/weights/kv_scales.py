@@ -4,15 +4,18 @@ The division is part of the weights, so a step pays nothing for it and no kernel
 are divided by the scale of the keys, and the weights that make queries are multiplied by it, so their products stay the
 same. The weights that make values are divided, and the output projection is multiplied. Scales are rounded up to powers
 of two: these change no weight's digits, and an 8-bit float is as exact at one scale as at another while it holds the
-largest value. Larger values still saturate (`jaxengine/ops/cache.py`).
+largest value. Larger values still saturate (`jaxengine/ops/cache.py`). What an adapter adds to these products is scaled
+as they are.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from jaxengine.architecture.adaptation import Adaptable, AdapterReader, AdapterWeights, LowRank
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import Component, StoredWeight
@@ -33,6 +36,11 @@ def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
     if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip:
         return source
     return CalibratedSource(source)
+
+
+def calibrate_adapters(reader: AdapterReader, source: ParameterSource) -> AdapterReader:
+    """`reader` for what `calibrated` made of its model."""
+    return CalibratedReader(reader, source) if isinstance(source, CalibratedSource) else reader
 
 
 def whole_power(scale: float) -> float:
@@ -71,7 +79,7 @@ class CalibratedSource:
         return self.source.dtype
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        return self._scaled(name, self.source.read(name, index), index)
+        return self.scaled(name, self.source.read(name, index), index)
 
     def stored(self, name: str) -> StoredWeight | None:
         """A quantised matrix has its scales multiplied, and keeps its values and zeros."""
@@ -81,11 +89,11 @@ class CalibratedSource:
 
         def read(component: Component, index: Index) -> np.ndarray:
             array = stored.read(component, index)
-            return self._scaled(name, array, index) if component == "scales" else array
+            return self.scaled(name, array, index) if component == "scales" else array
 
         return replace(stored, read=read)
 
-    def _scaled(self, name: str, values: np.ndarray, index: Index) -> np.ndarray:
+    def scaled(self, name: str, values: np.ndarray, index: Index) -> np.ndarray:
         """The slice `index` of an array that parameter `name` is proportional to, with the factors multiplied in."""
         layer, _, kind = name.removeprefix("layers.").rpartition(".")
         if not layer.isdigit() or kind not in ("qkv", "qkv_bias", "qk_norm", "qk_norm_bias", "out"):
@@ -107,3 +115,22 @@ class CalibratedSource:
         normalised = spec.attention.qk_norm is not None and kind.startswith("qkv")  # what comes behind undoes a factor
         heads = [1.0] * (spec.group + 1) if normalised else [key] * spec.group + [1 / key]
         return np.array(heads if kind.startswith("qk_norm") else [*heads, 1 / value])
+
+
+@dataclass(frozen=True)
+class CalibratedReader:
+    """The adapters of `reader` for the model of `source`: what they add to a product has its scale."""
+
+    reader: AdapterReader
+    source: CalibratedSource
+
+    @property
+    def targets(self) -> Mapping[str, Adaptable]:
+        return self.reader.targets
+
+    def read(self, name: str) -> AdapterWeights:
+        adapter = self.reader.read(name)
+        return replace(adapter, matrices={name: self._scaled(name, each) for name, each in adapter.matrices.items()})
+
+    def _scaled(self, name: str, matrix: LowRank) -> LowRank:
+        return replace(matrix, b=self.source.scaled(name, matrix.b, ()))

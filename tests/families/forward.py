@@ -27,6 +27,7 @@ from jaxengine.ops import Ops, StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
+from jaxengine.weights.kv_scales import calibrate_adapters
 from jaxengine.weights.loading import load_parameters
 
 PAGE, SLOT_PAGES = 16, 8  # tokens, pages: the reference back end reads keys in blocks of 128
@@ -75,7 +76,7 @@ class Forward:
 
     def _stacks(self, reader: AdapterReader, name: str) -> dict[str, AdapterStack]:
         """The stacks of adapters as parameters, with adapter `name` in the last slot."""
-        reader = replicate_adapters(reader, self.source)
+        reader = calibrate_adapters(replicate_adapters(reader, self.source), self.source)
         shapes = AdapterShapes(reader.targets, ADAPTER_SLOTS, ADAPTER_RANK, "float32")
         abstract = abstract_adapters(self.source.spec, shapes, make_mesh(self.devices), self.device)
         adapter, made = loaded(reader.read(name), abstract, shapes), {}

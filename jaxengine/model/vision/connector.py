@@ -6,11 +6,11 @@ Legend: T tokens of the tower, M rows, F the features' width, k² tokens that be
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.vision import Vision
+from jaxengine.model.factor import times
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import ACTIVATIONS
 from jaxengine.model.norm import Norm
@@ -37,8 +37,7 @@ class Connector(nnx.Module):
             x = self._activated(self.up(x))
         if self.last is None:
             return x
-        rows = self.last(x)
-        return rows if self.spec.scale == 1 else rows * jnp.asarray(self.spec.scale, rows.dtype)
+        return times(self.last(x), self.spec.scale)
 
     def _activated(self, inner: Array) -> Array:
         """[M, inner], of a gate and what it multiplies [M, 2, inner] where there is a gate."""

@@ -83,8 +83,8 @@ def least_blocks(problem: Problem, kv_length: Array) -> Array:
     """
     window, share = problem.spec.window, BUSY * problem.key_block
     seen = jnp.minimum(kv_length, window) if window else kv_length
-    blocks = jax.lax.div(problem.kv_heads * jnp.sum(seen) + share - 1, jnp.int32(share))
-    return jnp.maximum(blocks, MIN_BLOCKS)[None]
+    read = problem.kv_heads * jnp.sum(seen.astype(jnp.float32))  # 256 rows that share a million tokens pass 2^31
+    return jnp.maximum(jnp.ceil(read / share).astype(jnp.int32), MIN_BLOCKS)[None]
 
 
 def tile_rows(group: int) -> int:

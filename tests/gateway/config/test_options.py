@@ -227,6 +227,13 @@ def test_of_one_machine_alone_there_is_no_group(name: str) -> None:
     assert not options.follows and options.warnings == [f"{flag(name)} has no effect without --nnodes"]
 
 
+@pytest.mark.parametrize("name", ["max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype"])
+def test_room_for_adapters_is_kept_where_there_may_be_some(name: str) -> None:
+    assert parse(flags(name), {}).warnings == [f"{flag(name)} has no effect without --enable-lora"]
+    for serving in ("enable_lora", "allow_runtime_lora_updating", "lora_adapters", "lora_modules"):
+        assert parse([*flags(serving), *flags(name)], {}).warnings == []
+
+
 def test_a_wrong_key_is_not_repeated() -> None:
     with pytest.raises(UsageError) as wrong:
         parse(["--api-key=hush\tnow"], {})

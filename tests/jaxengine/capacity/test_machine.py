@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jaxengine.capacity.gpus import ALIASES, GPUS, find
-from jaxengine.capacity.machine import Machine, here, host_memory, named
+from jaxengine.capacity.machine import Machine, here, named
+from jaxengine.startup.host import host_memory
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_an_engine_may_take_a_share_of_a_gpu_and_all_of_a_host() -> None:
 def test_a_container_has_what_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("jaxengine.capacity.machine.CONTAINER", limit)
+    monkeypatch.setattr("jaxengine.startup.host.CONTAINER", limit)
     for told, memory in ((None, whole), ("max", whole), ("1073741824", 1 << 30), (str(2 * whole), whole)):
         if told:
             limit.write_text(f"{told}\n")
@@ -139,3 +140,11 @@ def test_gpus_that_differ_are_no_machine_to_plan_for(driver: Path) -> None:
 def test_a_driver_that_fails_is_no_gpu(driver: Path) -> None:
     assert not driver.exists()
     assert here() == (None, 1)
+
+
+@pytest.mark.parametrize("told", ["[N/A], 12.1", "1000, [N/A]"])
+def test_a_gpu_that_the_driver_does_not_describe_is_refused_by_name(told: str, driver: Path) -> None:
+    """Nvidia's own words for one that shares the processor's memory."""
+    driver.write_text(f"NVIDIA Unknown 10, {told}, GPU-0\n")
+    with pytest.raises(ValueError, match=r"NVIDIA Unknown 10 the driver tells memory .*\[N/A\].*: name a kind"):
+        here()

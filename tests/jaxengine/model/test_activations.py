@@ -15,6 +15,7 @@ from jaxengine.model.mlp import ACTIVATIONS, Activated
 from jaxengine.ops.triton import grouped
 
 NAMES = {"gelu_tanh": "gelu_pytorch_tanh"}  # of transformers
+CLAMPED = Activated("silu", ClampedGate(7.0, 1.702))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -24,10 +25,21 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), expected, atol=2e-6)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("activated", [*map(Activated, ACTIVATIONS), CLAMPED], ids=str)
+def test_in_16_bits_they_are_rounded_once(activated: Activated, dtype: jnp.dtype) -> None:
+    """Not each of their operations: where GELU is nearly 0, 1 + tanh has no digits left."""
+    numbers = jnp.linspace(-12, 12, 4801).astype(dtype)
+    inputs = (numbers, numbers[::-1]) if activated.clamped else (numbers,)
+    exact = np.asarray(activated(*(x.astype(jnp.float32) for x in inputs)))
+    unit = jnp.finfo(dtype)
+    np.testing.assert_allclose(
+        np.asarray(jax.jit(activated)(*inputs), np.float32), exact, rtol=float(unit.eps), atol=float(unit.tiny) + 1e-6
+    )
+
+
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize(
-    "activated", [*map(Activated, ACTIVATIONS), Activated("silu", ClampedGate(7.0, 1.702))], ids=str
-)
+@pytest.mark.parametrize("activated", [*map(Activated, ACTIVATIONS), CLAMPED], ids=str)
 def test_a_kernel_for_a_gpu_has_each(activated: Activated, parts: int) -> None:
     """Lowered for one that is not there; since JAX 0.12 its kind has to be named."""
     product = partial(grouped.product, plane=64, group=64, offset=8, activation=activated, parts=parts)

@@ -278,7 +278,10 @@ def test_the_programs_that_share_a_row_fill_the_gpu_at_any_batch_size(rows: int,
 
 @pytest.mark.parametrize(
     ("rows", "tokens", "least"),
-    [(1, 1024, decode.MIN_BLOCKS), (32, 1024, 4), (128, 1024, 16), (256, 1024, 32), (128, 4096, 64)],
+    [
+        *[(1, 1024, decode.MIN_BLOCKS), (32, 1024, 4), (128, 1024, 16), (256, 1024, 32), (128, 4096, 64)],
+        (256, 1 << 20, 1 << 15),
+    ],
 )
 def test_the_more_there_is_to_read_the_fewer_programs_share_a_row(rows: int, tokens: int, least: int) -> None:
     """Blocks of 64 keys, of 8 heads, over 1024 programs."""

@@ -40,6 +40,15 @@ def test_no_step_verifies_more_than_all_rows_can_have() -> None:
     assert buckets(32, 0) == ()
 
 
+@pytest.mark.parametrize("device", [CPU, H200], ids=["cpu", "h200"])
+def test_no_step_has_more_tokens_than_all_rows_can_have(device: DeviceTraits) -> None:
+    """Whatever is asked for, as by those to whom a huge number means no limit."""
+    given = EngineOptions(max_batch_prefill_tokens=2**31 - 1, max_batch_size=3, max_total_tokens=1000)
+    assert derive_limits(given, LLAMA_8B, device).token_budget == 3008
+    assert derive_limits(replace(given, max_batch_prefill_tokens=2000), LLAMA_8B, device).token_budget == 2016
+    assert derive_limits(EngineOptions(max_batch_size=1, max_total_tokens=20), LLAMA_8B, device).token_budget == 32
+
+
 def test_the_largest_picture_is_what_the_model_cuts_one_into() -> None:
     limits = derive_limits(EngineOptions(), LLAVA_NEXT_7B, H200)
     assert limits.image_patches == 5 * 576

@@ -16,6 +16,7 @@ from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import (
     CPU_POOL_BYTES,
     Demand,
+    check_host,
     clamp_total,
     fitting_pages,
     image_bytes,
@@ -87,6 +88,19 @@ def test_on_a_cpu_a_larger_pool_that_is_asked_for_holds_longer_requests() -> Non
     assert pool_pages(asked, clamped, CPU, fit=100) == 201
     with pytest.raises(DoesNotFit, match="max_batch_total_tokens needs a cache of 3200 tokens, 1600 fit: lower it"):
         pool_pages(asked, clamped, H200, fit=100)
+
+
+def test_a_pool_that_is_asked_for_is_no_larger_than_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 GiB, one of which the weights take: 3 are left, 3072 pages of a MiB."""
+    monkeypatch.setattr("jaxengine.startup.memory.host_memory", lambda: 4 << 30)
+    demand = Demand(1 << 30, 0, 0, 0, 0, 0, page=1 << 20)
+    asked = EngineOptions(max_batch_total_tokens=3072 * 16)
+    check_host(asked, demand, 3072)
+    with pytest.raises(
+        DoesNotFit, match=r"max_batch_total_tokens 49152 needs a cache of 3.50 GiB, this machine has 3.00 GiB beside"
+    ):
+        check_host(asked, demand, 3584)
+    check_host(ROOMY, demand, 3584)
 
 
 def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() -> None:

@@ -6,10 +6,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from convert.source import open_model
+from convert.source import OpenModel, open_model
 from jaxengine.device import DeviceTraits
 from jaxengine.options.table import EngineOptions
+from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.place import DoesNotFit
 from jaxengine.startup.setup import Setup
+from jaxengine.startup.sizing import size
 from tests.shapes import H200
 from tests.tiny_quantized import write_gpt_oss
 
@@ -27,3 +30,30 @@ def test_a_gpu_s_engine_widens_experts_that_its_kernels_cannot_read(
     setup = Setup.decide(open_model(str(directory)), EngineOptions(tensor_parallel=1))
     assert setup.spec.experts is not None and setup.spec.experts.ffn_size == 64
     assert {format.name for format in setup.formats.values()} == {"mxfp4"}
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path]) -> OpenModel:
+    return open_model(str(tiny("llama2_gqa")))
+
+
+def test_a_pool_beyond_a_host_s_memory_is_refused_by_its_option(llama: OpenModel) -> None:
+    """Else the process is ended while the pool is filled, or says only how much it could not get."""
+    setup = Setup.decide(llama, EngineOptions(max_batch_total_tokens=2**31 - 1))
+    with pytest.raises(
+        DoesNotFit, match=r"max_batch_total_tokens 2147483647 needs a cache of .* GiB, this machine has"
+    ):
+        size(setup, derive_limits(setup.options, setup.spec, setup.device))
+
+
+def test_what_means_nothing_to_a_model_is_said(
+    llama: OpenModel, seq2seq: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    given = EngineOptions(max_image_patches=64, image_cache_tokens=64, pooling="mean")
+    Setup.decide(llama, given).log_decisions()
+    assert caplog.messages == [
+        f"--{name} has no effect: this model sees no pictures" for name in ("max-image-patches", "image-cache-tokens")
+    ]
+    caplog.clear()
+    Setup.decide(open_model(str(seq2seq("flan_t5"))), EngineOptions(pooling="mean")).log_decisions()
+    assert caplog.messages == ["--pooling has no effect: no embeddings are made of this model's hidden states"]

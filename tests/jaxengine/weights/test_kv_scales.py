@@ -7,6 +7,7 @@ import pytest
 
 from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
+from jaxengine.architecture.adaptation import Adaptable, AdapterWeights, LowRank
 from jaxengine.architecture.model import ModelSpec, QKNorm
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
@@ -51,6 +52,17 @@ def test_caches_are_scaled_and_logits_are_not(seed: int, norm: QKNorm | None) ->
             np.testing.assert_allclose(cache[layer, 1] * power, exact[layer, 1], atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", [None, QKNorm("rms", "head")])
+def test_what_an_adapter_adds_is_scaled_as_what_it_adds_to(norm: QKNorm | None) -> None:
+    source = random_model(48, norm)
+    reader = RandomAdapters(source.spec)
+    ids = np.random.default_rng(48).integers(0, 50, 12).tolist()
+    exact = Forward(source, slots=1, adapter=(reader, "a")).prefill(0, ids, 0, len(ids))
+    scaled = Forward(CalibratedSource(source), slots=1, adapter=(reader, "a")).prefill(0, ids, 0, len(ids))
+    np.testing.assert_allclose(scaled, exact, atol=1e-3)
+    assert abs(exact - Forward(source, slots=1).prefill(0, ids, 0, len(ids))).max() > 0.1
+
+
 @pytest.mark.parametrize("norm", [None, QKNorm("rms_plus_one", "projection")])
 def test_a_slice_is_a_slice_of_the_whole(norm: QKNorm | None) -> None:
     source = CalibratedSource(random_model(44, norm))
@@ -88,6 +100,29 @@ class Spec:
 
     def stored(self, name: str) -> StoredWeight | None:
         return None
+
+
+@dataclass(frozen=True)
+class RandomAdapters:
+    """Reads an adapter of all that attention multiplies by."""
+
+    spec: ModelSpec
+
+    @property
+    def targets(self) -> dict[str, Adaptable]:
+        qkv = Adaptable((*(0,) * self.spec.group, 1, 2), axis=1)
+        of_layers = {"qkv": qkv, "out": Adaptable()}
+        return {f"layers.{i}.{name}": each for i in range(self.spec.num_layers) for name, each in of_layers.items()}
+
+    def read(self, name: str) -> AdapterWeights:
+        table, random = parameter_table(self.spec), np.random.default_rng(5)
+
+        def matrix(name: str, adaptable: Adaptable) -> LowRank:
+            shape, inputs = table[name].shape, table[name].inputs
+            sizes = (adaptable.modules, 2, int(np.prod(shape[-inputs:]))), (*shape[:-inputs], 2)
+            return LowRank(*(random.normal(0, 0.4, size).astype(np.float32) for size in sizes))
+
+        return AdapterWeights(name, "", b"", {name: matrix(name, each) for name, each in self.targets.items()})
 
 
 class Louder(InFloats):
