@@ -9,6 +9,7 @@ from gateway.errors import RequestError
 from gateway.routes.openai.beam_search import not_with_beams
 from gateway.routes.openai.common import MAX_CHOICES, Alternatives, Common, Count
 from gateway.routes.openai.messages import Message
+from gateway.routes.openai.reasoning_options import Budget, ReasoningOptions
 from gateway.routes.openai.tool_choice import NO_TOOLS, ToolUse, tool_use
 from gateway.routes.openai.tools import MAX_TOOLS, Function, ToolDefinition, check_functions
 from gateway.text.chat_template import RESERVED
@@ -98,7 +99,6 @@ def _is_ids(value: Any) -> bool:
 _CHOICE = {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}
 Choice = Annotated[Any, WithJsonSchema(_CHOICE)]  # read by `tool_choice.py`
 
-Budget = Annotated[int, Field(ge=-1, le=2**31 - 1)]  # of tokens; -1 is no limit
 SWITCHES = ("enable_thinking", "thinking")  # of reasoning; a chat template knows one of the names, if any
 BUDGETS = ("thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens")
 Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -117,6 +117,7 @@ class ChatFields(Common):
     chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
     documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
+    reasoning: ReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=MAX_TEMPLATE_VARIABLES)
     tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: Choice = None
@@ -192,6 +193,7 @@ class ChatFields(Common):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatFields":
+        self._heed(self.reasoning)
         if self.add_generation_prompt and self.continue_final_message:
             message = "add_generation_prompt and continue_final_message exclude each other"
             raise RequestError.invalid(message, "continue_final_message")
@@ -202,6 +204,12 @@ class ChatFields(Common):
             raise RequestError.invalid(message, "reasoning_effort")
         self._tool_use = self._chosen_tools()
         return self
+
+    def _heed(self, reasoning: ReasoningOptions | None) -> None:
+        for name, value in (reasoning.fields() if reasoning else {}).items():
+            if getattr(self, name) not in (None, value):
+                raise RequestError.invalid(f"{name} and reasoning do not say the same: give one of them", name)
+            setattr(self, name, value)
 
     def _chosen_tools(self) -> ToolUse:
         if self.functions and self.tools:

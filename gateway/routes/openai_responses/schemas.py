@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_v
 from gateway.errors import RequestError
 from gateway.http.body import StrictModel
 from gateway.routes.openai.common import Alternatives, Common
+from gateway.routes.openai.reasoning_options import Budget
 from gateway.routes.openai.schemas import (
     MAX_DOCUMENTS,
     MAX_TEMPLATE_CHARACTERS,

@@ -164,11 +164,44 @@ async def test_either_name_of_the_switch_reaches_the_template(variables: dict[st
 
 
 @pytest.mark.parametrize(
+    ("fields", "param", "problem"),
+    [
+        (
+            {"reasoning": {"enabled": False, "effort": "low"}},
+            "reasoning",
+            "enabled false and reasoning.effort low exclude",
+        ),
+        (
+            {"reasoning": {"enabled": True, "effort": "none"}},
+            "reasoning",
+            "enabled true and reasoning.effort none exclude",
+        ),
+        ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "reasoning_effort", "do not say the same"),
+        ({"reasoning": {"max_tokens": 4}, "thinking_token_budget": 5}, "thinking_token_budget", "do not say the same"),
+        ({"reasoning": {"exclude": True}, "include_reasoning": True}, "include_reasoning", "do not say the same"),
+        ({"reasoning": {"max_tokens": -2}}, "reasoning.max_tokens", "must be at least -1"),
+        ({"reasoning": "high"}, "reasoning", "must be an object"),
+    ],
+    ids=str,
+)
+async def test_an_object_that_contradicts_is_refused(fields: dict[str, Any], param: str, problem: str) -> None:
+    async with serve() as app:
+        answer = await app.post(PATH, {"messages": USER, **fields})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+        assert problem in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("fields", "shown"),
     [
         ({"reasoning_effort": "high"}, "True True high"),
         ({"reasoning_effort": "minimal"}, "True True minimal"),
         ({"reasoning_effort": "none"}, "False False none"),
+        ({"reasoning": {"effort": "low", "exclude": True}}, "True True low"),
+        ({"reasoning": {"enabled": True, "max_tokens": -1}}, "True True medium"),
+        ({"reasoning": {"enabled": False}}, "False False none"),
+        ({"reasoning": {"effort": "high", "summary": "auto"}, "reasoning_effort": "high"}, "True True high"),
+        ({"reasoning": {}}, "None None None"),
         ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, "False False high"),
         ({"chat_template_kwargs": {"reasoning_effort": "high"}}, "None None high"),
         ({}, "None None None"),
