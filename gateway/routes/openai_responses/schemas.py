@@ -12,7 +12,6 @@ from gateway.routes.openai.schemas import (
     MAX_DOCUMENTS,
     MAX_TEMPLATE_CHARACTERS,
     MAX_TEMPLATE_VARIABLES,
-    Budget,
     Choice,
 )
 from gateway.routes.openai.tools import MAX_TOOLS
