@@ -25,6 +25,7 @@ from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import checkpoint_names, recipes
+from convert.mapping.renamed_tensors import RenamedTensors
 from convert.mapping.united_tensors import UnitedTensors
 from convert.quantized.tensors import with_weights
 from jaxengine.architecture.model import ModelSpec
@@ -67,7 +68,8 @@ def compose_as(
             # the checkpoint may hold a copy of the embedding as head
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
-            spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
+            of_layers = RenamedTensors(renamed, (), but="|".join(ignore))  # and not of layers that draft
+            spec = replace(spec, cache_scales=cache_scales(of_layers, spec.num_layers))
             ignore = (*ignore, *PATTERNS)
         if eyes is not None:
             spec = eyes.given_to(spec)

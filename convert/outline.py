@@ -19,6 +19,7 @@ from convert.config.pooling import pooling_of
 from convert.config.quantization import KEY
 from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
+from convert.drafters.mtp import find_module
 from convert.errors import IO, USAGE, CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.family import named
@@ -211,7 +212,8 @@ def _of_directory(
     source = compose(config, tensors) if tensors else _described(config)
     made = OpenModel(source, directory, model_id, revision, (), directory, method_name(config) if tensors else None)
     adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
-    model = replace(made, adapters=adapters, pooling=pooling_of(directory))
+    module = find_module(config, tensors, directory) if tensors else None
+    model = replace(made, adapters=adapters, module=module, pooling=pooling_of(directory))
     return Outline(model, HEADERS if tensors else CONFIGURATION)
 
 

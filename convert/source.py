@@ -27,7 +27,7 @@ from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
 from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
-from convert.drafters.mtp import module_number, open_module
+from convert.drafters.mtp import find_module
 from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
@@ -42,6 +42,7 @@ from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import PICTURE_FILES, TOKENIZER_FILES, check_tokenizer, end_of_text_ids, gateway_files
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.drafter import DrafterSource, DraftModelSource
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
@@ -54,7 +55,7 @@ class OpenModel:
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
     `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
     those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it, `module` opens
-    that among its own tensors. `pooling` is how its authors make embeddings, see `pooling_of`."""
+    that among its own tensors, for what it is now. `pooling` is how its authors make embeddings, see `pooling_of`."""
 
     source: ParameterSource
     directory: Path
@@ -66,7 +67,7 @@ class OpenModel:
     adapter: Adapter | None = None
     adapters: AdapterReader | None = None
     drafter: DrafterSource | None = None
-    module: Callable[[], DrafterSource] | None = None
+    module: Callable[[ModelSpec], DrafterSource] | None = None
     pooling: str = DEFAULT_POOLING
 
 
@@ -263,7 +264,7 @@ def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
 def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
     source: ParameterSource
     adapter, quantization, adapters, pooling = added.adapter, None, None, pooling_of(directory)
-    module: Callable[[], DrafterSource] | None = None
+    module: Callable[[ModelSpec], DrafterSource] | None = None
     if is_adapter(directory):
         return _open_adapted(directory, model_id, revision, cache_dir, added)
     if is_drafter(directory):
@@ -276,8 +277,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     elif (directory / "config.json").is_file():
         config, tensors = configuration(directory), open_tensors(directory)
         source, quantization = compose(config, tensors, adapter), method_name(config)
-        if module_number(config, tensors) is not None:
-            module = partial(open_module, config, tensors, source.spec, directory)
+        module = find_module(config, tensors, directory)
         adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)

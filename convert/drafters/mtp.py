@@ -9,7 +9,9 @@ GLM 4.5). It stands among the model's own tensors, as one more layer:
 As vLLM and transformers run it, what its head reads is the hidden state for the guess behind.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from convert.config.config import Config
@@ -18,6 +20,7 @@ from convert.families import FAMILIES, family_of
 from convert.families.family import Family, drafting_layers, with_family_names
 from convert.families.multimodal import text_part
 from convert.formats.tensors import Tensors
+from convert.mapping.kv_scales import PATTERNS
 from convert.mapping.recipes import recipes
 from convert.mapping.renamed_tensors import RenamedTensors
 from convert.quantized.tensors import with_weights
@@ -31,18 +34,19 @@ OF_MODULE = {
     "final_norm": "shared_head.norm.weight",
 }
 COPIES = (r"\.embed_tokens\.weight$", r"\.shared_head\.head\.weight$")
+FUSION = "eh_proj."  # in front of what is left of the name where the matrix is quantised
 
 
-def module_number(config: Config, tensors: Tensors) -> int | None:
-    """The number of the layer under which the module stands; None where there is none, or more than one."""
+def find_module(config: Config, tensors: Tensors, directory: Path) -> Callable[[ModelSpec], StoredDrafter] | None:
+    """What opens the module among `tensors`; None where there is none, or more than one."""
     if config.text("model_type") not in FAMILIES:
         return None
     numbers = drafting_layers(family_of(config), config)
-    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{OF_MODULE['fusion']}" in name for name in tensors)
-    return numbers[0] if there else None
+    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in tensors)
+    return partial(_open, config, tensors, directory) if there else None
 
 
-def open_module(config: Config, tensors: Tensors, model: ModelSpec, directory: Path) -> StoredDrafter:
+def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -> StoredDrafter:
     """The module of `model`, in whose `directory` `tensors` are.
 
     Raises:
@@ -55,7 +59,7 @@ def open_module(config: Config, tensors: Tensors, model: ModelSpec, directory: P
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
     made = recipes(spec.spec, _names(family, number), family.layout, table)
     named = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
-    return StoredDrafter(spec, only, named, directory, (*family.ignore, *COPIES))
+    return StoredDrafter(spec, only, named, directory, (*family.ignore, *COPIES, *PATTERNS))
 
 
 def _module_of(model: ModelSpec) -> Eagle:

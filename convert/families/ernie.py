@@ -1,7 +1,7 @@
 """ERNIE 4.5: a Llama with interleaved rotation; and with experts, which a learned number for each helps to choose."""
 
 from convert.config.config import Config
-from convert.families.family import Family, with_experts
+from convert.families.family import Family, refuse, with_experts
 from convert.families.glm import DEEPSEEK_EXPERTS
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
@@ -21,6 +21,7 @@ def _ernie(config: Config, head_dim: int | None = 128) -> ModelSpec:
 
 
 def _ernie_moe(config: Config) -> ModelSpec:
+    refuse(config, moe_norm_min=1e-12)  # what a sum of weights is at least; none is so small
     spec, width = _ernie(config, head_dim=None), config.integer("moe_intermediate_size", 1536)
     if spec.mlp_bias:
         raise config.error("use_bias", "other than false is not supported with experts")

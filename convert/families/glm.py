@@ -37,14 +37,15 @@ def _glm4(config: Config) -> ModelSpec:
     return replace(_glm(config), block="sandwich")
 
 
-def _with_deepseek_experts(spec: ModelSpec, config: Config, dense: int) -> ModelSpec:
+def _with_deepseek_experts(spec: ModelSpec, config: Config, dense: int, renormalise: bool) -> ModelSpec:
+    """`dense` first layers have none. Both arguments count where the configuration is silent."""
     width = config.integer("moe_intermediate_size")
     experts = Experts(
         count=config.integer("n_routed_experts"),
         used=config.integer("num_experts_per_tok"),
         ffn_size=width,
         routing="sigmoid",
-        renormalise=config.flag("norm_topk_prob", True),
+        renormalise=config.flag("norm_topk_prob", renormalise),
         shared_ffn_size=width * config.integer("n_shared_experts", 1, least=0),
         shared_gate=False,
         scale=config.number("routed_scaling_factor", 1.0),
@@ -59,7 +60,7 @@ def _with_deepseek_experts(spec: ModelSpec, config: Config, dense: int) -> Model
 def _glm4_moe(config: Config) -> ModelSpec:
     norm = QKNorm("rms") if config.flag("use_qk_norm", False) else None
     spec = llama_spec(config, part=0.5, eps=1e-5, attention=Attention(qk_norm=norm), out_bias=False)
-    return _with_deepseek_experts(spec, config, dense=1)
+    return _with_deepseek_experts(spec, config, dense=1, renormalise=True)
 
 
 def _dots(config: Config) -> ModelSpec:
@@ -67,7 +68,7 @@ def _dots(config: Config) -> ModelSpec:
     first = config.integer("max_window_layers", 62, least=0)
     full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: layer >= first)
-    return _with_deepseek_experts(replace(spec, kinds=kinds), config, dense=0)
+    return _with_deepseek_experts(replace(spec, kinds=kinds), config, dense=0, renormalise=False)
 
 
 DOTS = Family(_dots, DEEPSEEK_EXPERTS, ignore=BUFFERS)

@@ -13,9 +13,8 @@ INTERVAL = 4
 def _smollm3(config: Config) -> ModelSpec:
     spec = llama_spec(config, theta=2e6, tied=True)
     rotated, slides = _rotated(config, spec.num_layers), config.flag("use_sliding_window", False)
-    full = spec.kinds[0]
-    narrow = replace(full, window=window(config, spec.max_positions)) if slides else full
-    kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: not rotated[layer])
+    full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions))
+    kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: slides and not rotated[layer])
     return replace(
         spec,
         kinds=tuple(

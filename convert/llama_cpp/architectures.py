@@ -99,6 +99,8 @@ DEEPSEEK_EXPERTS = {
     "routed_scaling_factor": "expert_weights_scale",
     "norm_topk_prob": "expert_weights_norm",
     "first_k_dense_replace": "leading_dense_block_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
 }
 ERNIE_EXPERTS = {
     "moe_num_experts": "expert_count",
@@ -135,7 +137,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "dots1": Architecture("dots1", DEEPSEEK_EXPERTS, tensors=CHOICE),
-    "ernie4_5-moe": Architecture("ernie4_5_moe", ERNIE_EXPERTS, tensors=CHOICE, interleaved=True),
+    "ernie4_5-moe": Architecture(
+        "ernie4_5_moe", ERNIE_EXPERTS, {"moe_num_shared_experts": 0}, tensors=CHOICE, interleaved=True
+    ),
     "ernie4_5": Architecture("ernie4_5", interleaved=True),
     "exaone4": Architecture("exaone4", fixed={"sliding_window": None}),
     "falcon": Architecture("falcon", {"num_kv_heads": "attention.head_count_kv"}),

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.drafter import DrafterSource
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.event import Event
@@ -127,8 +128,10 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def module(self) -> Callable[[], DrafterSource] | None:
-        """Opens the drafter among the model's own tensors, if there is one. Raises `CheckpointError`-like errors."""
+    def module(self) -> Callable[[ModelSpec], DrafterSource] | None:
+        """Opens the drafter among the model's own tensors, if there is one, for the model's specification. Raises
+        `CheckpointError`-like errors.
+        """
         ...
 
     @property

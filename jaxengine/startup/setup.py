@@ -222,7 +222,7 @@ def _learnt(model: OpenModel, options: EngineOptions) -> DrafterSource | None:
         return model.drafter
     if model.module is None:
         raise ValueError(f"speculative_config: method {MTP!r}, but the model's files hold no module that drafts")
-    return model.module()
+    return model.module(model.source.spec)
 
 
 def _drafts(learnt: DrafterSource, speculation: Speculation | None) -> bool:

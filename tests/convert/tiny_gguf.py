@@ -153,7 +153,9 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
         "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size")
         or config.get("shared_intermediate_size"),
-        "expert_shared_count": config.get("n_shared_experts") or config.get("moe_num_shared_experts"),
+        "expert_shared_count": config.get("n_shared_experts") or config.get("moe_num_shared_experts") or None,
+        "expert_group_count": config.get("n_group"),
+        "expert_group_used_count": config.get("topk_group"),
         "expert_weights_scale": config.get("routed_scaling_factor"),
         "expert_weights_norm": config.get("norm_topk_prob"),
         "leading_dense_block_count": config.get("first_k_dense_replace", config.get("moe_layer_start_index")),

@@ -26,9 +26,10 @@ class ReasoningOptions(StrictModel):
             raise RequestError.invalid(message, "reasoning")
         return self
 
-    def fields(self) -> dict[str, Any]:
-        """What it says, by the names of a chat's other fields."""
-        usual = None if self.enabled is None else USUAL_EFFORT if self.enabled else NO_EFFORT
+    def fields(self, effort: str | None) -> dict[str, Any]:
+        """What it says, by the names of a chat's other fields, of which one asks for `effort`."""
+        some = effort if effort and effort != NO_EFFORT else USUAL_EFFORT
+        usual = None if self.enabled is None else some if self.enabled else NO_EFFORT
         said = {
             "reasoning_effort": self.effort or usual,
             "thinking_token_budget": self.max_tokens,

@@ -206,10 +206,12 @@ class ChatFields(Common):
         return self
 
     def _heed(self, reasoning: ReasoningOptions | None) -> None:
-        for name, value in (reasoning.fields() if reasoning else {}).items():
+        for name, value in (reasoning.fields(self.reasoning_effort) if reasoning else {}).items():
             if getattr(self, name) not in (None, value):
                 raise RequestError.invalid(f"{name} and reasoning do not say the same: give one of them", name)
             setattr(self, name, value)
+        if self.use_beam_search and reasoning and reasoning.max_tokens not in (None, -1):
+            raise not_with_beams("reasoning.max_tokens other than -1", "reasoning.max_tokens")
 
     def _chosen_tools(self) -> ToolUse:
         if self.functions and self.tools:

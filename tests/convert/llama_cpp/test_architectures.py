@@ -41,7 +41,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "flan_t5": {"relative_attention_max_distance": 128},
     "umt5": {"relative_attention_max_distance": 128},
 }
-NOT_IN_GGUF = {"smollm3_window", "glm4_moe_groups"} | {
+NOT_IN_GGUF = {"smollm3_window"} | {
     "gpt_bigcode_mha",
     "falcon_rw",
     "qwen2_window",
@@ -135,6 +135,14 @@ def test_layers_that_draft_are_not_read(zoo: Callable[[str], Path], tmp_path: Pa
     further = {f"blk.2.{name}.weight": np.ones(64, np.float32) for name in ("attn_norm", "nextn.enorm")}
     source = open_gguf(GgufFile(write_tiny_gguf(zoo("glm4_moe"), tmp_path / "x.gguf", metadata=layers, extra=further)))
     assert source.spec.num_layers == 2
+
+
+def test_an_ernie_without_a_shared_expert_says_nothing_of_it(tmp_path: Path) -> None:
+    fields = ZOO["ernie4_5_moe"] | {"moe_num_shared_experts": 0}
+    path = write_tiny_gguf(write_model(tmp_path / "model", fields), tmp_path / "x.gguf")
+    assert "ernie4_5-moe.expert_shared_count" not in GgufFile(path).metadata
+    experts = open_gguf(GgufFile(path)).spec.experts
+    assert experts is not None and experts.shared_ffn_size == 0
 
 
 def test_a_shared_expert_s_gate_may_have_one_dimension(zoo: Callable[[str], Path], tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ BESIDE_A_CHAT: list[dict[str, Any]] = [
     {"thinking_token_budget": 5},
     {"thinking_budget_tokens": 5},
     {"reasoning_budget_tokens": 0},
+    {"reasoning": {"max_tokens": 5}},
 ]
 
 

@@ -1,0 +1,70 @@
+"""The module among a model's own tensors is found however these are stored, and fits the model as it is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from convert.config.rope_override import override_rope
+from convert.outline import HEADERS, open_outline
+from convert.source import OpenModel, open_model, with_rope
+from jaxengine.architecture.drafter import DRAFTER, DrafterSource, Eagle
+from tests.convert.fake_hub import fake_hub
+from tests.mtp import TinyModule
+from tests.tiny_quantized import write_quantized
+
+LAYERS = 2
+
+
+@pytest.fixture
+def with_module(zoo: Callable[[str], Path], tmp_path: Path) -> Path:
+    return TinyModule(zoo("glm4_moe")).write(tmp_path / "model")
+
+
+def module_of(model: OpenModel) -> DrafterSource:
+    assert model.module is not None
+    return model.module(model.source.spec)
+
+
+@pytest.mark.parametrize("format", ["gptq", "awq", "fp8_blocks", "ct_fp8", "nf4"])
+def test_a_quantised_module_is_that_of_the_same_weights_in_floats(
+    format: str, with_module: Path, tmp_path: Path
+) -> None:
+    """Its matrix of both inputs too, whose tensors have other names then."""
+    written = write_quantized(with_module, tmp_path, format)
+    quantised, floats = (module_of(open_model(str(written / name))) for name in (format, "dense"))
+    for name in floats.spec.parameters():
+        np.testing.assert_allclose(quantised.read(name, ()), floats.read(name, ()), rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+def test_scales_of_a_cache_may_be_there_for_its_layer_too(with_module: Path) -> None:
+    """A tool that calibrates goes through all that a checkpoint has. Those of the model's layers count."""
+    file = with_module / "model.safetensors"
+    scales = {f"model.layers.{i}.self_attn.{x}_scale": torch.tensor(i + 1.0) for i in range(LAYERS + 1) for x in "kv"}
+    save_file(load_file(file) | scales, file, {"format": "pt"})
+    model = open_model(str(with_module))
+    assert model.source.spec.cache_scales == ((1.0, 1.0), (2.0, 2.0))
+    assert module_of(model).read(f"{DRAFTER}fusion", ()).shape == (64, 128)
+
+
+def test_it_has_the_positions_that_the_model_is_given(with_module: Path) -> None:
+    model = open_model(str(with_module))
+    spec = module_of(with_rope(model, "linear", 2.0)).spec
+    assert isinstance(spec, Eagle)
+    assert spec.spec.kinds[0].rope == override_rope(model.source.spec, "linear", 2.0).kinds[-1].rope
+
+
+def test_headers_on_the_hub_tell_of_it(with_module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub({"org/model": with_module}) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        files = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        made = open_outline("org/model", cache_dir=tmp_path / "cache")
+        here = open_model(str(with_module))
+        assert made.known_from == HEADERS
+        assert replace(made.model.source.spec, head=here.source.spec.head) == here.source.spec
+        assert module_of(made.model).spec == module_of(here).spec
