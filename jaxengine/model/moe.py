@@ -67,8 +67,9 @@ def route(experts: Experts, logits: Array, choice_bias: Array | None = None) -> 
     scores = jax.nn.softmax(logits) if experts.routing == "softmax" else jax.nn.sigmoid(logits)
     weights, chosen = _best(experts, scores, choice_bias)
     if experts.renormalise:
-        weights = weights / jnp.maximum(weights.sum(-1, keepdims=True), TINY)
-    return weights * experts.scale, chosen
+        total = weights.sum(-1, keepdims=True)
+        weights = weights / (total if experts.routing == "softmax" else total + TINY)
+    return weights if experts.scale == 1 else weights * experts.scale, chosen
 
 
 def _best(experts: Experts, scores: Array, choice_bias: Array | None) -> tuple[Array, Array]:

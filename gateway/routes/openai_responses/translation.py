@@ -15,7 +15,7 @@ from gateway.routes.openai_responses.input_items import Item
 from gateway.routes.openai_responses.schemas import CountRequest, PromptFields, ResponseRequest
 
 # Fields that a chat has too, but of another kind.
-TRANSLATED = {"tools", "stream", "stream_options", "top_logprobs", "response_format", "store", "metadata"}
+TRANSLATED = {"tools", "stream", "stream_options", "top_logprobs", "response_format", "store", "metadata", "reasoning"}
 OF_A_TOOL = ("name", "description", "parameters", "strict")
 # What a chat calls it: what the body calls it. The longest stands first.
 OUR_WORDS = {
