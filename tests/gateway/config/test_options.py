@@ -169,19 +169,6 @@ def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str
         assert str(wrong.value).startswith(f"{source} {value!r} {reason}")
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.metadata["no_effect"]])
-def test_an_option_without_effect_is_accepted_with_one_warning(name: str) -> None:
-    [warning] = parse(flags(name), {}).warnings
-    assert warning.startswith(f"{flag(name)} has no effect: ")
-    assert warning.endswith(ROWS[name].metadata["help"])
-
-
-def test_a_field_of_speculation_without_effect_is_named() -> None:
-    config = '{"model": "org/eagle", "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2}'
-    [warning] = parse([f"--speculative-config={config}"], {}).warnings
-    assert warning.startswith("--speculative-config: draft_tensor_parallel_size has no effect: ")
-
-
 def test_options_with_an_effect_are_accepted_without_warning() -> None:
     no_effect = {name for name, row in ROWS.items() if row.metadata["no_effect"]} | {"max_input_length"}
     no_effect |= {"replicas"}  # they do not go with --nnodes
@@ -225,13 +212,6 @@ def test_variables_of_other_programs_make_no_group() -> None:
 def test_of_one_machine_alone_there_is_no_group(name: str) -> None:
     options = parse([f"{flag(name)}={EXAMPLES[name]}"], {})
     assert not options.follows and options.warnings == [f"{flag(name)} has no effect without --nnodes"]
-
-
-@pytest.mark.parametrize("name", ["max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype"])
-def test_room_for_adapters_is_kept_where_there_may_be_some(name: str) -> None:
-    assert parse(flags(name), {}).warnings == [f"{flag(name)} has no effect without --enable-lora"]
-    for serving in ("enable_lora", "allow_runtime_lora_updating", "lora_adapters", "lora_modules"):
-        assert parse([*flags(serving), *flags(name)], {}).warnings == []
 
 
 def test_a_wrong_key_is_not_repeated() -> None:
