@@ -1,7 +1,7 @@
 """EAGLE's layers in PyTorch, out of transformers' own Llama: what they guess, and the files that trainers write."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,29 @@ from transformers.models.llama.modeling_llama import (
 )
 
 GAIN = 1.5  # so that what the layers add decides the guess
+Guess = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # ids [n], their logits [n], features [1, read, hidden]
+
+
+def chained(
+    tokens: Sequence[int],
+    features: torch.Tensor,
+    count: int,
+    known: int,
+    guess: Callable[[torch.Tensor, torch.Tensor], Guess],
+) -> tuple[list[int], list[float]]:
+    """What `guess` makes of the ids that are read, [1, read], and the features in front of them, one id after another,
+    and the chances. Only the first `known` ids are tokens.
+    """
+    ids: list[int] = []
+    chances: list[float] = []
+    for _ in range(count):
+        own, logits, following = guess(torch.tensor([[*tokens[1:], *ids]]), features)
+        chance = logits.masked_fill(own >= known, -torch.inf).softmax(-1)
+        best = int(chance.argmax())
+        ids.append(int(own[best]))
+        chances.append(float(chance[best]))
+        features = torch.cat([features, following[:, -1:]], dim=1)
+    return ids, chances
 
 
 @dataclass(frozen=True)
@@ -118,22 +141,16 @@ class TinyEagle(nn.Module):
         """What is guessed behind `tokens`, the last of which `model` has just sampled, and the chances. Only the first
         `known` ids are tokens.
         """
-        ids, chances, read = [], [], [*tokens[1:]]
-        features = self._features(model, tokens[:-1])
-        for _ in range(count):
-            states = self._states(model, torch.tensor([read]), features)
+
+        def guess(read: torch.Tensor, features: torch.Tensor) -> Guess:
+            states = self._states(model, read, features)
             normed = self.norm(states) if self.kind.taps else states
             head = self.lm_head if self.kind.own_head else model.lm_head
             logits = head(normed[0, -1])
             own = self.d2t + torch.arange(len(logits)) if self.kind.draft_vocab else torch.arange(len(logits))
-            chance = logits.masked_fill(own >= (known or self.config.vocab_size), -torch.inf).softmax(-1)
-            best = int(chance.argmax())
-            ids.append(int(own[best]))
-            chances.append(float(chance[best]))
-            read.append(ids[-1])
-            following = normed if self.kind.norm_output else states
-            features = torch.cat([features, following[:, -1:]], dim=1)
-        return ids, chances
+            return own, logits, normed if self.kind.norm_output else states
+
+        return chained(tokens, self._features(model, tokens[:-1]), count, known or self.config.vocab_size, guess)
 
     def _features(self, model: Any, tokens: Sequence[int]) -> torch.Tensor:
         """[1, tokens, hidden]"""

@@ -10,6 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpModel
 
+from tests.eagle import Guess, chained
+
 GAIN = 1.5  # so that what the module adds decides the guess
 
 
@@ -57,19 +59,15 @@ class TinyModule:
         """What is guessed behind `tokens`, the last of which `model` has just sampled, and the chances. Only the first
         `known` ids are tokens.
         """
-        ids, chances, read = [], [], [*tokens[1:]]
-        features = model.model(torch.tensor([[*tokens[:-1]]]), use_cache=False).last_hidden_state
-        for _ in range(count):
-            embedded = model.model.embed_tokens(torch.tensor([read]))
-            size = len(read)
+
+        def guess(read: torch.Tensor, features: torch.Tensor) -> Guess:
+            embedded, size = model.model.embed_tokens(read), read.shape[1]
             positions = torch.arange(size)[None]
             mask = torch.full((size, size), torch.finfo(torch.float32).min).triu(1)[None, None]
             rotation = model.model.rotary_emb(embedded, positions)
             states = self.module(embedded, features, rotation, mask, positions, None)
             logits = model.lm_head(states[0, -1])
-            chance = logits.masked_fill(torch.arange(len(logits)) >= (known or len(logits)), -torch.inf).softmax(-1)
-            ids.append(int(chance.argmax()))
-            chances.append(float(chance.max()))
-            read.append(ids[-1])
-            features = torch.cat([features, states[:, -1:]], dim=1)
-        return ids, chances
+            return torch.arange(len(logits)), logits, states
+
+        features = model.model(torch.tensor([[*tokens[:-1]]]), use_cache=False).last_hidden_state
+        return chained(tokens, features, count, known or model.config.vocab_size, guess)
