@@ -53,7 +53,8 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
         CheckpointError: tensors are missing, or have other shapes than the model's layers.
     """
     text, tensors = text_part(config, with_weights(config, tensors))
-    family, number = family_of(text), drafting_layers(family_of(text), text)[0]
+    family = family_of(text)
+    (number,) = drafting_layers(family, text)
     only = RenamedTensors(with_family_names(family, tensors), (), only=rf"\.layers\.{number}\.")
     spec = _module_of(model)
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}

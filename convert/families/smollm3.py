@@ -15,13 +15,9 @@ def _smollm3(config: Config) -> ModelSpec:
     rotated, slides = _rotated(config, spec.num_layers), config.flag("use_sliding_window", False)
     full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions))
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: slides and not rotated[layer])
-    return replace(
-        spec,
-        kinds=tuple(
-            kind if rotates else replace(kind, rope=None)
-            for kind, rotates in zip(kinds * (spec.num_layers // len(kinds)), rotated, strict=True)
-        ),
-    )
+    seen = replace(spec, kinds=kinds)
+    ropes = (full.rope if rotates else None for rotates in rotated)
+    return replace(seen, kinds=tuple(replace(seen.kind(layer), rope=rope) for layer, rope in enumerate(ropes)))
 
 
 def _rotated(config: Config, count: int) -> list[bool]:

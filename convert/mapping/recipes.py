@@ -20,7 +20,7 @@ from jaxengine.architecture.parameters import Parameter, parameter_table
 # Rows of a fused qkv: q ‖ k ‖ v; grouped as the table has them; or CodeGen's four blocks of q, v, k.
 QKV = Literal["concat", "grouped", "codegen"]
 CODEGEN_BLOCKS = 4
-ROWS = ("head_bias", "router_choice_bias")
+OF_ONE_ROW = ("head_bias", "router_choice_bias")  # parameters of which `Layout.bias_as_row` speaks
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if name.endswith(".conv"):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
         return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
-    if name.endswith(ROWS) and layout.bias_as_row:
+    if name.endswith(OF_ONE_ROW) and layout.bias_as_row:
         return [Part(named[0], (1, *parameter.shape), (0,), parameter.shape)]
     if kind in ("attention_gate", "mlp_gate") and parameter.shape != (1,):  # stored with axes of texts and of tokens
         return [Part(named[0], (1, 1, *parameter.shape), (0,), parameter.shape)]
