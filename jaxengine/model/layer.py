@@ -13,11 +13,11 @@ from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
-from jaxengine.model.factor import times
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
+from jaxengine.model.rounding import times
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 
 

@@ -12,16 +12,9 @@ from jax import Array
 
 from jaxengine.architecture.model import Activation, ClampedGate, ModelSpec
 from jaxengine.model.linear import Linear
+from jaxengine.model.rounding import rounded_once
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.gelu import gelu
-
-
-def rounded_once(function: Callable[..., Array], *inputs: Array) -> Array:
-    """`function` of `inputs`, computed in f32 and rounded to their type, as PyTorch computes an activation. XLA would
-    round each of its operations: in bf16 GELU, by 1 + tanh, was 0 from -3.1 on, where it is -0.003.
-    """
-    return function(*(x.astype(jnp.float32) for x in inputs)).astype(inputs[0].dtype)
-
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": partial(rounded_once, jax.nn.silu),

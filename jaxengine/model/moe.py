@@ -13,7 +13,8 @@ from jax import Array
 
 from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.mlp import MLP, Activated, rounded_once
+from jaxengine.model.mlp import MLP, Activated
+from jaxengine.model.rounding import rounded_once
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 

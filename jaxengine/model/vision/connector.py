@@ -10,10 +10,10 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.vision import Vision
-from jaxengine.model.factor import times
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import ACTIVATIONS
 from jaxengine.model.norm import Norm
+from jaxengine.model.rounding import times
 
 
 class Connector(nnx.Module):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxengine.model.factor import times
+from jaxengine.model.rounding import times
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
