@@ -23,7 +23,8 @@ from convert.formats.shards import open_tensors
 from convert.formats.tensors import Tensors
 from convert.llama_cpp.config import config_of
 from convert.mapping.decomposition import DecomposedTensors, tensor_rows
-from convert.mapping.recipes import Recipe, recipes
+from convert.mapping.part import Recipe
+from convert.mapping.recipes import recipes
 from convert.source import OpenModel
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxengine.architecture.model import ModelSpec
 
 TP = "tp"
-SPLIT = {"kv_heads", "tower_heads", "ffn", "channels", "vocab"}
+SPLIT = {"kv_heads", "key_heads", "tower_heads", "ffn", "channels", "vocab"}
 
 
 def make_mesh(size: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -18,7 +18,7 @@ from convert.adapters.matrix_names import matrix_of
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import Index
 from convert.mapping.composition import assemble, of_groups, output_major
-from convert.mapping.recipes import Recipe
+from convert.mapping.part import Recipe
 from jaxengine.architecture.adaptation import Adaptable, AdapterWeights, LowRank
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table

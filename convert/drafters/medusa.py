@@ -30,7 +30,7 @@ from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile
 from convert.formats.shards import has_tensors, open_tensors
 from convert.formats.tensors import Tensors
 from convert.formats.torch_bin import TorchFile
-from convert.mapping.recipes import Part, Recipe
+from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.drafter import DRAFTER, Medusa
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter

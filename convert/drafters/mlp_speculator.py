@@ -15,7 +15,7 @@ from convert.drafters.stored_drafter import StoredDrafter, check_fits, count
 from convert.errors import CheckpointError
 from convert.formats.shards import open_tensors
 from convert.formats.tensors import Tensors, equal
-from convert.mapping.recipes import Part, Recipe
+from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.drafter import DRAFTER, MLPSpeculator
 from jaxengine.architecture.model import ModelSpec
 

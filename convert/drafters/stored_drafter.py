@@ -9,7 +9,7 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors
 from convert.mapping.composition import assemble, check, ranges
-from convert.mapping.recipes import Recipe
+from convert.mapping.part import Recipe
 from jaxengine.architecture.drafter import DrafterSpec
 from jaxengine.architecture.model import ModelSpec
 

@@ -32,6 +32,7 @@ from convert.families.olmo import OLMO, OLMO2, OLMO3, OLMOE
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
 from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_VL_MOE
+from convert.families.qwen_hybrid import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from convert.families.smollm3 import SMOLLM3
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
@@ -93,7 +94,10 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "qwen2": QWEN2,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3_5_moe_text": QWEN3_5_MOE,
+    "qwen3_5_text": QWEN3_5,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
     "qwen3_vl_moe_text": QWEN3_VL_MOE,
     "seed_oss": SEED_OSS,
     "smollm3": SMOLLM3,

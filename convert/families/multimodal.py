@@ -24,7 +24,7 @@ from convert.families.vision_llava import llava
 from convert.families.vision_mllama import mllama
 from convert.families.vision_qwen import qwen2_5_vl, qwen2_vl, qwen3_vl
 from convert.formats.tensors import Tensors
-from convert.mapping.recipes import Recipe
+from convert.mapping.part import Recipe
 from convert.mapping.renamed_tensors import RenamedTensors
 from jaxengine.architecture.model import ModelSpec
 

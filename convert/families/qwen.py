@@ -35,7 +35,7 @@ def _qwen3(config: Config) -> ModelSpec:
     return sliding(llama_spec(config, head_dim=128, attention=Attention(qk_norm=QKNorm("rms"))), config)
 
 
-def _with_experts(spec: ModelSpec, config: Config, shared: int = 0) -> ModelSpec:
+def with_qwen_experts(spec: ModelSpec, config: Config, shared: int = 0) -> ModelSpec:
     """Experts in each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
     refuse(config, use_sliding_window=False)
     step, dense = config.integer("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
@@ -52,11 +52,11 @@ def _with_experts(spec: ModelSpec, config: Config, shared: int = 0) -> ModelSpec
 
 
 def _qwen2_moe(config: Config) -> ModelSpec:
-    return _with_experts(_qwen2(config), config, config.integer("shared_expert_intermediate_size"))
+    return with_qwen_experts(_qwen2(config), config, config.integer("shared_expert_intermediate_size"))
 
 
 def _qwen3_moe(config: Config) -> ModelSpec:
-    return _with_experts(_qwen3(config), config)
+    return with_qwen_experts(_qwen3(config), config)
 
 
 def _qwen3_vl_moe(config: Config) -> ModelSpec:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from convert.config.config import Config
-from convert.mapping.recipes import Layout, Recipe, recipes
+from convert.mapping.part import Recipe
+from convert.mapping.recipes import Layout, recipes
 from jaxengine.architecture.model import ModelSpec, Vision
 from jaxengine.architecture.vision_parameters import RESAMPLER, VISION, vision_parameters
 

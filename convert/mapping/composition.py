@@ -17,7 +17,7 @@ from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.formats.tensors import Index, Tensors, same_storage, swapped
 from convert.mapping.joined import joined
-from convert.mapping.recipes import Part, Recipe
+from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
 from jaxengine.architecture.weight_format import CODES, Component, StoredWeight, WeightFormat

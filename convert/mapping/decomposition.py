@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from convert.formats.tensors import Index, Tensors
-from convert.mapping.recipes import Part, Recipe
+from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.parameters import ParameterSource
 
 

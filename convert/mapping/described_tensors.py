@@ -6,7 +6,7 @@ import numpy as np
 
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors
-from convert.mapping.recipes import Recipe
+from convert.mapping.part import Recipe
 
 
 class DescribedTensors(Tensors):

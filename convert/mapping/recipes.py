@@ -14,6 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from convert.mapping.linear_attention import linear_parts
+from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table
 
@@ -28,6 +30,7 @@ class Layout:
     """How a family stores what the table stores differently.
 
     qkv: the order of rows where one tensor holds all three.
+    gated_queries: in the tensor of queries, each head's stand in front of the rows that make its `head_gate`.
     interleaved: rotary pairs lie side by side; the table has them half a head apart.
     transposed: matrices of layers are `[in, out]` (Conv1D).
     norm_per_head: qk_norm has weights [heads, head_dim] instead of [head_dim].
@@ -43,6 +46,7 @@ class Layout:
     """
 
     qkv: QKV = "concat"
+    gated_queries: bool = False
     interleaved: bool = False
     transposed: bool = False
     norm_per_head: bool = False
@@ -53,34 +57,6 @@ class Layout:
     bias_as_row: bool = False
     short_head: bool = False
     apart: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One box of a parameter, from one tensor.
-
-    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all elements in order.
-    """
-
-    tensor: str
-    stored: tuple[int, ...]  # shape in the checkpoint
-    start: tuple[int, ...]  # of the box in the parameter
-    shape: tuple[int, ...]  # of the box
-    inputs: int = 0  # how many trailing axes are one stored row's elements
-    rows: np.ndarray | None = None
-    transposed: bool = False
-    order: tuple[int, ...] = ()  # the box's axes in the order in which they are stored; () = as in the box
-
-    @property
-    def input_major(self) -> bool:
-        """Whether the inputs of a matrix are not the last axis that is stored."""
-        return self.transposed or self.order[-1:] not in ((), (len(self.shape) - 1,))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    parts: tuple[Part, ...]
-    unit_rows: bool = False  # each row is divided by its length
 
 
 def identity(spec: ModelSpec) -> dict[str, Recipe]:
@@ -136,6 +112,11 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     kind = name.rsplit(".", 1)[-1].removesuffix("_bias")
     if kind == "qkv":
         return _qkv(name, spec, parameter, named, layout)
+    if kind == "head_gate":
+        return [_head_gate(spec, parameter, named[0], layout)]
+    if kind.startswith("linear_"):
+        assert spec.linear_attention is not None
+        return linear_parts(kind, spec.linear_attention, parameter, named)
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
     if kind in ("experts_gate_up", "experts_down"):
@@ -202,23 +183,37 @@ def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str],
     if len(named) == 1 and layout.qkv == "grouped" and order is None:
         return [_part(named[0], (0,) * len(parameter.shape), parameter.shape, inputs, None, transposed=transposed)]
     parts: list[Part] = []
-    for tensor, first, rows in _qkv_rows(spec, named, layout.qkv):
+    for tensor, first, rows in _qkv_rows(spec, named, layout):
         turned = rows if order is None or first > spec.group else rows[..., order]
         start = (0, first, 0, *(0 for _ in trailing))
-        total = _rows_of(spec, len(named), len(parts))
+        total = _rows_of(spec, len(named), len(parts), layout)
         parts.append(
             _part(tensor, start, (*rows.shape, *trailing), inputs, turned, stored_rows=total, transposed=transposed)
         )
     return parts
 
 
-def _qkv_rows(spec: ModelSpec, named: Sequence[str], fused: QKV) -> list[tuple[str, int, np.ndarray]]:
+def _head_gate(spec: ModelSpec, parameter: Parameter, tensor: str, layout: Layout) -> Part:
+    """In a tensor of its own, or with the queries."""
+    if not layout.gated_queries:
+        return _part(tensor, (0,) * len(parameter.shape), parameter.shape, 1, None)
+    gates = _gated_queries(spec)[:, :, 1]
+    return _part(tensor, (0,) * len(parameter.shape), parameter.shape, 1, gates, stored_rows=2 * gates.size)
+
+
+def _gated_queries(spec: ModelSpec) -> np.ndarray:
+    """Rows [kv, group, 2, head_dim] of a tensor where each head has queries, then gates."""
+    shape = (spec.num_kv_heads, spec.group, 2, spec.head_dim)
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def _qkv_rows(spec: ModelSpec, named: Sequence[str], layout: Layout) -> list[tuple[str, int, np.ndarray]]:
     """For each of q, k and v: tensor, first index on the group axis, and stored rows [kv, group or 1, head_dim]."""
-    kv, group, dim = spec.num_kv_heads, spec.group, spec.head_dim
+    kv, group, dim, fused = spec.num_kv_heads, spec.group, spec.head_dim, layout.qkv
     queries, ones = (kv, group, dim), (kv, 1, dim)
     q, one = np.arange(kv * group * dim).reshape(queries), np.arange(kv * dim).reshape(ones)
     if len(named) == 3:
-        rows = [q, one, one]
+        rows = [_gated_queries(spec)[:, :, 0] if layout.gated_queries else q, one, one]
     elif len(named) == 2:  # q, and k ‖ v
         rows = [q, one, one + one.size]
     elif fused == "concat":
@@ -241,9 +236,9 @@ def _codegen(spec: ModelSpec) -> np.ndarray:
     return stored[:, [0, 2, 1]].swapaxes(1, 2).reshape(spec.num_heads, 3, spec.head_dim)
 
 
-def _rows_of(spec: ModelSpec, tensors: int, index: int) -> int:
+def _rows_of(spec: ModelSpec, tensors: int, index: int, layout: Layout) -> int:
     """Rows of the tensor that holds q, k or v (`index` 0, 1, 2), where all three lie in so many `tensors`."""
-    q, one = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    q, one = spec.num_heads * spec.head_dim * (1 + layout.gated_queries), spec.num_kv_heads * spec.head_dim
     if tensors == 1:
         return q + 2 * one
     return q if index == 0 else one * (2 if tensors == 2 else 1)

@@ -2,6 +2,7 @@
 
 from jaxengine.architecture.model import Cross, Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
+from jaxengine.architecture.recurrence import LinearAttention
 
 
 def norm_parameters(name: str, spec: ModelSpec) -> dict[str, Parameter]:
@@ -17,9 +18,7 @@ def relative_parameter(spec: ModelSpec, relative: RelativePositions) -> Paramete
 def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
-    table = norm_parameters("attention_norm", spec) | (
-        _attention(spec) if kind.cross is None else _of_pictures(spec, kind.cross)
-    )
+    table = norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
     if spec.block == "sandwich":
         table |= norm_parameters("attention_post_norm", spec)
     if spec.encoder:
@@ -37,6 +36,15 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     return table
 
 
+def _sequence_mixer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
+    """Of attention, or of what a layer has in its place."""
+    if kind.cross is not None:
+        return _of_pictures(spec, kind.cross)
+    if kind.recurrent and spec.linear_attention is not None:
+        return _linear_attention(spec.hidden_size, spec.linear_attention)
+    return _attention(spec)
+
+
 def _attention(spec: ModelSpec) -> dict[str, Parameter]:
     hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
     heads = ("kv_heads", None, None)
@@ -49,10 +57,28 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
         "qk_norm_bias": qk_norm if norm and norm.bias else None,
         "relative": relative_parameter(spec, relative) if relative and relative.by_layer else None,
         "sinks": Parameter((kv, group), ("kv_heads", None)) if spec.attention.sinks else None,
+        "head_gate": Parameter((kv, group, dim, hidden), (*heads, "embed"), 1) if spec.attention.output_gate else None,
         "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
+
+
+def _linear_attention(hidden: int, linear: LinearAttention) -> dict[str, Parameter]:
+    """Grouped by key head, as attention's are: `linear_in[j]` makes that head's query and key, then values and gates of
+    its value heads; `linear_rates[j]` their rates and their time steps.
+    """
+    heads, group, value = linear.key_heads, linear.group, linear.value_dim
+    of_heads = Parameter((heads, group), ("key_heads", None), dtype="float32")
+    return {
+        "linear_in": Parameter((heads, linear.convolved + group * value, hidden), ("key_heads", None, "embed"), 1),
+        "linear_rates": Parameter((heads, 2 * group, hidden), ("key_heads", None, "embed"), 1),
+        "linear_conv": Parameter((heads, linear.convolved, linear.kernel), ("key_heads", None, None)),
+        "linear_decay": of_heads,
+        "linear_step": of_heads,
+        "linear_norm": Parameter((value,), (None,)),
+        "linear_out": Parameter((hidden, heads, group, value), ("embed", "key_heads", None, None), 3),
+    }
 
 
 def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:

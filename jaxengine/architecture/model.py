@@ -13,6 +13,7 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxengine.architecture.recurrence import LinearAttention
 from jaxengine.architecture.switches import (
     Activation,
     Attention,
@@ -50,6 +51,7 @@ __all__ = [
     "Experts",
     "Head",
     "LayerKind",
+    "LinearAttention",
     "ModelSpec",
     "Norm",
     "NormKind",
@@ -103,6 +105,7 @@ class ModelSpec:
     clamped_gate: ClampedGate | None = None
     experts: Experts | None = None
     state_space: StateSpace | None = None
+    linear_attention: LinearAttention | None = None
     traced: Traced | None = None
     embedding: Embedding = field(default_factory=Embedding)
     head: Head = field(default_factory=Head)
@@ -134,6 +137,10 @@ class ModelSpec:
             raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("layers have experts, the model describes none")
+        if self.linear_attention is None and any(kind.recurrent for kind in self.kinds):
+            raise ValueError("layers have linear attention, the model describes none")
+        if self.recurrent_layers and (len(self.recurrent_layers) == self.num_layers or self.encoder is not None):
+            raise ValueError("layers that keep states stand among others, and behind no encoder")
         if self.clamped_gate is not None and not self.gated:
             raise ValueError("a clamped gate needs a gated MLP")
         if self.encoder is not None:
@@ -215,6 +222,18 @@ class ModelSpec:
         return tuple(layer for layer in range(self.num_layers) if self.kind(layer).cross is not None)
 
     @property
+    def recurrent_layers(self) -> tuple[int, ...]:
+        """The layers that keep states of a sequence, and no keys and values."""
+        if not any(kind.recurrent for kind in self.kinds):
+            return ()
+        return tuple(layer for layer in range(self.num_layers) if self.kind(layer).recurrent)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether any layer does: then no token can be taken back, and a prefix cannot be shared."""
+        return self.state_space is not None or any(kind.recurrent for kind in self.kinds)
+
+    @property
     def embedding_width(self) -> int:
         return self.embedding.width or self.hidden_size
 
@@ -224,7 +243,7 @@ class ModelSpec:
 
         A state depends on them only too, but a sequence keeps just its last state, and none of a prefix.
         """
-        if self.encoder is not None or self.state_space is not None:
+        if self.encoder is not None or self.keeps_states:
             return False
         return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
 

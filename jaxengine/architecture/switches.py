@@ -124,12 +124,15 @@ class LayerKind:
     experts: bool = False  # the MLP is `ModelSpec.experts`
     cross: Cross | None = None
     gates: Gates = "none"  # what each branch adds is multiplied by the tanh of a learned number, or of one per feature
+    recurrent: bool = False  # `ModelSpec.linear_attention` in the place of attention
 
     def __post_init__(self) -> None:
         if self.window < 0:
             raise ValueError(f"window must not be negative, got {self.window}")
         if self.cross is not None and (self.window or self.rope is not None):
             raise ValueError("a layer that attends to pictures has neither window nor rope")
+        if self.recurrent and (self.window or self.rope is not None or self.cross is not None):
+            raise ValueError("a layer that keeps states has no window and no rope, and attends to no pictures")
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ class Attention:
     relative: the bias added to scores by distance.
     query_scale: multiplies queries by their position.
     sinks: each query head has a learned logit beside its scores, which takes weight and has no value.
+    output_gate: what each head makes is multiplied by the sigmoid of a further product, one number for each dimension.
     """
 
     qk_norm: QKNorm | None = None
@@ -201,6 +205,7 @@ class Attention:
     relative: RelativePositions | None = None
     query_scale: QueryScale | None = None
     sinks: bool = False
+    output_gate: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ NO_PAGES = PageNeed(0, 0, 0)
 
 
 class Fork(NamedTuple):
-    """A sequence that has become a copy of another.
+    """A sequence, `child`, that has become a copy of another, `parent`.
 
     kept: how many of the first entries of its tables are as they were.
     copies: of what pages to what pages the device must copy.
     """
 
+    parent: Sequence
     child: Sequence
     kept: int
     copies: list[tuple[int, int]]
@@ -194,7 +195,7 @@ class PageTables:
             old.pages, old.released = pages, new.released
             kept.append(same)
         child.page_capacity = (len(child.tables[0].pages) - source) * size
-        return Fork(child, min(kept), copies)
+        return Fork(parent, child, min(kept), copies)
 
     def release_behind_windows(self, sequence: Sequence, position: int) -> None:
         """Release the pages that no query from `position` on sees. Every step that reads them has completed."""

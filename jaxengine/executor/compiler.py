@@ -22,7 +22,7 @@ from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
-from jaxengine.model.cache import cache_arrays, layers_of_array
+from jaxengine.model.cache import cache_arrays, layers_of_array, slot_arrays
 from jaxengine.model.feature_decoder import Features
 from jaxengine.model.vision.packing import EncodeShape
 from jaxengine.ops.cache import storage_dtype
@@ -35,7 +35,7 @@ from jaxengine.step.sampler_state import SamplerState
 from jaxengine.step.see import seeing
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
-PAGE_COPIES = 8  # pages one `copy_pages` call copies
+COPIES = 8  # pages that one `copy_pages` call copies, or slots that `copy_slots` does
 
 
 class Compiler:
@@ -68,7 +68,12 @@ class Compiler:
         most = layers_of_array(shapes.spec, layers, *sizes, self.mesh.size)
         counts = [min(most, layers - first) for first in range(0, layers, most)]
         arrays = [array for count in counts for array in cache_arrays(shapes.spec, count, *sizes)]
-        return (*(self.array(*array) for array in arrays), *self.features())
+        return (*(self.array(*array) for array in arrays), *self.slot_caches(), *self.features())
+
+    def slot_caches(self) -> tuple[Any, ...]:
+        """Of layers that keep states."""
+        shapes = self.shapes
+        return tuple(self.array(*array) for array in slot_arrays(shapes.spec, shapes.slots + 1, shapes.dtype))
 
     def features(self) -> Features:
         """What a step keeps of each token beside keys and values."""
@@ -201,8 +206,15 @@ class Compiler:
         )
 
     def lower_copy_pages(self) -> Any:
-        caches, pages = self.caches(), self.array((PAGE_COPIES,))
-        return self._lower(functions.copy_pages, (caches, pages, pages), donate=(0,), returns=caches)
+        return self._lower_copy(functions.copy_pages)
+
+    def lower_copy_slots(self) -> Any:
+        return self._lower_copy(functions.copy_slots)
+
+    def _lower_copy(self, copy: Callable[..., Any]) -> Any:
+        caches, places = self.caches(), self.array((COPIES,))
+        paged = len(caches) - len(self.slot_caches())
+        return self._lower(partial(copy, paged), (caches, places, places), donate=(0,), returns=caches)
 
     def lower_write_masks(self, slots: int) -> Any:
         mask = self.sampler_state().mask
@@ -254,6 +266,7 @@ class Compiler:
         """
         encode_shapes, see_shapes = self.shapes.encode_shapes(), self.shapes.see_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
+        essential += ["copy_slots"] if self.shapes.spec.recurrent_layers else []
         essential += ["logits"] if self.shapes.spec.predicts_prompt else []
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += ["allocate_draft"] if self.shapes.draft_model else []
@@ -267,10 +280,10 @@ class Compiler:
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; "logits", where prompts
-        have any; ("encode", shape), where there is an encoder; ("see", shape) and "allocate_images", where it sees;
-        ("propose", rows), where something learnt drafts; ("read", tokens) and "allocate_draft", where that is a model;
-        ("sum_hidden", tokens), where embeddings are means; and "allocate_adapters" and "place_adapter", where there may
-        be adapters.
+        have any; "copy_slots", where layers keep states; ("encode", shape), where there is an encoder; ("see", shape)
+        and "allocate_images", where it sees; ("propose", rows), where something learnt drafts; ("read", tokens) and
+        "allocate_draft", where that is a model; ("sum_hidden", tokens), where embeddings are means; and
+        "allocate_adapters" and "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -279,6 +292,8 @@ class Compiler:
             "fill_slot": self.lower_fill_slot,
             "copy_pages": self.lower_copy_pages,
         }
+        if shapes.spec.recurrent_layers:
+            lower["copy_slots"] = self.lower_copy_slots
         if shapes.spec.predicts_prompt:
             lower["logits"] = self.lower_logits
         if shapes.adapters:

@@ -149,7 +149,7 @@ class DeviceState:
         table = self.executables[name](self.slot_state.table, self._put(entries))
         self.slot_state = self.slot_state._replace(table=table)
 
-    def _copy_pages(self, name: Hashable, sources: np.ndarray, targets: np.ndarray) -> None:
+    def _copy_places(self, name: Hashable, sources: np.ndarray, targets: np.ndarray) -> None:
         self.layers = self.executables[name](self.layers, self._put(sources), self._put(targets))
 
     def _write_masks(self, name: Hashable, slots: np.ndarray, masks: np.ndarray) -> None:
@@ -203,7 +203,8 @@ LAUNCHES: Mapping[str, Callable[..., Any]] = {
     "sum_hidden": DeviceState._sum_hidden,
     "logits": DeviceState._logits,
     "write_page_table": DeviceState._write_page_table,
-    "copy_pages": DeviceState._copy_pages,
+    "copy_pages": DeviceState._copy_places,
+    "copy_slots": DeviceState._copy_places,
     "write_masks": DeviceState._write_masks,
     "fill_slot": DeviceState._fill_slot,
     "place_adapter": DeviceState._place_adapter,

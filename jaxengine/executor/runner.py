@@ -16,7 +16,7 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_pool import SINK
 from jaxengine.cache.page_tables import Fork
 from jaxengine.executor.bucket_chooser import BucketChooser
-from jaxengine.executor.compiler import PAGE_COPIES, TABLE_WRITES, Compiler
+from jaxengine.executor.compiler import COPIES, TABLE_WRITES, Compiler
 from jaxengine.executor.device_state import LEFT_OUT, DeviceState
 from jaxengine.executor.draft_runner import DraftRunner
 from jaxengine.executor.executables import Progress
@@ -116,7 +116,9 @@ class Runner:
         while self.warm_next():
             pass
         self._write_page_table([(0, self.shapes.table_width, 0)])
-        self._copy_pages([(SINK, SINK)])
+        self._copy("copy_pages", [(SINK, SINK)], SINK)
+        if self.shapes.spec.recurrent_layers:
+            self._copy("copy_slots", [(self.shapes.slots,) * 2], self.shapes.slots)
         for slots in self.shapes.mask_writes:
             self._write_masks(*self.masks.padding(slots))
         if self.shapes.adapters:
@@ -319,20 +321,26 @@ class Runner:
 
     def regrow(self, beams: Items[Sequence], forks: Items[Fork]) -> None:
         """All of `beams` have grown by a token, and some as `forks` say. Nothing may be in flight."""
+        slots = []
         for fork in forks:
-            assert fork.child.slot is not None
+            assert fork.parent.slot is not None and fork.child.slot is not None
+            slots.append((fork.parent.slot, fork.child.slot))
             self.mirror.rewind(fork.child.slot, fork.kept)
-        self._copy_pages([copy for fork in forks for copy in fork.copies])
+        self._copy("copy_pages", [copy for fork in forks for copy in fork.copies], SINK)
+        if self.shapes.spec.recurrent_layers:
+            self._copy("copy_slots", slots, self.shapes.slots)
         for beam in filter(counts_tokens, beams):  # what the sampler counted was its own choice
             self._fill_sampler(beam)
 
-    def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
-        """Copy pages, (source, target) each. No target is a source."""
-        for first in range(0, len(copies), PAGE_COPIES):
-            batch = copies[first : first + PAGE_COPIES]
-            block = np.full((2, PAGE_COPIES), SINK, np.int32)
+    def _copy(self, name: str, copies: list[tuple[int, int]], sink: int) -> None:
+        """Copy pages or slots by executable `name`, (source, target) each. No target is a source. Padding copies `sink`
+        to itself.
+        """
+        for first in range(0, len(copies), COPIES):
+            batch = copies[first : first + COPIES]
+            block = np.full((2, COPIES), sink, np.int32)
             block[:, : len(batch)] = np.array(batch, np.int32).T
-            self.state.launch("copy_pages", *block)
+            self.state.launch(name, *block)
 
     def _write_page_table(self, updates: list[Entry]) -> None:
         """Page-table entries that a step's own upload has no room for: long prompts, long cached prefixes."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -33,7 +34,13 @@ class Attention(nnx.Module):
         rounded = spec.attention.alibi_rounded
         self.spec = replace(plain, alibi_scale=plain.scale_for(spec.head_dim)) if rounded else plain
         self.sinks = nnx.Param(get("sinks")) if spec.attention.sinks else None
+        self.gate = Linear.named("head_gate", get) if spec.attention.output_gate else None
         self.ops = ops
+
+    @property
+    def alone_reads(self) -> Linear | None:
+        """The product that alone reads what the layer's norm has made, if there is one."""
+        return self.qkv if self.gate is None else None
 
     def __call__(
         self,
@@ -50,6 +57,8 @@ class Attention(nnx.Module):
         if self.sinks is not None:
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
+        if self.gate is not None:
+            attended = attended * jax.nn.sigmoid(self.gate(x, adapters=batch.adapters))
         return self.out(attended, adapters=batch.adapters), keys, values
 
     def projected(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
@@ -81,6 +90,11 @@ class PictureAttention(nnx.Module):
         self.out = Linear.named("cross_out", get)
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
+
+    @property
+    def alone_reads(self) -> Linear:
+        """As of `Attention`."""
+        return self.q
 
     def __call__(
         self,

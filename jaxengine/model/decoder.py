@@ -94,7 +94,8 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
-        There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
+        There is a batch for each page table of a sequence, and one of slots where layers keep states; a layer uses the
+        batch of its group. If there are more
         layers than the caches have, as an encoder may, layer i is layer i modulo that number in them. Without pictures
         the layers that attend to them do nothing, or go through their MLPs alone.
         """
@@ -117,7 +118,7 @@ class Decoder(nnx.Module):
         dtype = stream.x.dtype
         ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
         rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
-        biases, caches = self._biases(), LayerCaches(layers)
+        biases, caches = self._biases(), LayerCaches(layers, slots=bool(self.spec.recurrent_layers))
         tapped = []
         for i, layer in enumerate(self.layers):
             if i in taps:
@@ -131,11 +132,12 @@ class Decoder(nnx.Module):
                     stream = run_blind(layer, stream, batch)
                 continue
             table, place = self.groups.layers[i]
-            keys, values, number = caches.of_layer(place)
+            recurrent = table == len(self.groups.windows)
+            keys, values, number = caches.of_layer(place, recurrent)
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
             stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, batches[table].of_layer(number))
-            caches.replace(place, keys, values)
+            caches.replace(place, keys, values, recurrent)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights

@@ -14,6 +14,7 @@ from jax import Array
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
 from jaxengine.model.linear import Linear
+from jaxengine.model.linear_attention import LinearAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
@@ -50,9 +51,8 @@ class Layer(nnx.Module):
         self.blind_mlp = kind.cross is None or kind.cross.blind_mlp
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
-        attention = PictureAttention(spec, kind, get, ops) if self.of_pictures else Attention(spec, kind, get, ops)
-        first = attention.q if isinstance(attention, PictureAttention) else attention.qkv
-        self.attention = attention
+        attention = _sequence_mixer(spec, kind, get, ops)
+        self.attention, first = attention, attention.alone_reads
         self.attention_norm = norm("attention_norm", first if alone else None)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
@@ -122,6 +122,15 @@ class Layer(nnx.Module):
 
     def _scaled(self, branch: Array) -> Array:
         return times(branch, self.residual_scale)
+
+
+def _sequence_mixer(
+    spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops
+) -> Attention | PictureAttention | LinearAttention:
+    """What lets a token of this kind of layer read others."""
+    if kind.cross is not None:
+        return PictureAttention(spec, kind, get, ops)
+    return LinearAttention(spec, get, ops) if kind.recurrent else Attention(spec, kind, get, ops)
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

@@ -89,6 +89,16 @@ class ScanInputs(NamedTuple):
     a: Array  # [C, N], negative
 
 
+class DeltaInputs(NamedTuple):
+    """Inputs of the gated delta rule over T tokens, K key heads of dimension D and G value heads of each, of V."""
+
+    queries: Array  # [T, K, D], in the model's dtype, of any length
+    keys: Array  # [T, K, D], likewise
+    values: Array  # [T, K, G, V], likewise
+    decay: Array  # f32 [T, K, G], the logarithm of what states are multiplied by; not positive
+    rate: Array  # f32 [T, K, G], 0 to 1
+
+
 class RopeTables(NamedTuple):
     """The rotation of each token's queries and keys: element pairs (i, i + dim/2) of their first dim elements."""
 

@@ -44,7 +44,7 @@ def _problem(spec: ModelSpec, target: ModelSpec) -> str:
     """Why a model of `spec` cannot draft for `target`, or ""."""
     if spec.encoder or target.encoder:
         return "a model with an encoder cannot draft, and none can draft for it"
-    if spec.state_space:
+    if spec.keeps_states:
         return "its layers keep states, which cannot take a wrong guess back"
     if spec.traced:
         return "a model that runs as transformers' own module cannot draft"

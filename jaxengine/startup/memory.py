@@ -18,7 +18,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
-from jaxengine.model.cache import ADDRESSES, byte_elements, cache_arrays
+from jaxengine.model.cache import ADDRESSES, byte_elements, cache_arrays, slot_arrays
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.host import host_memory
 from jaxengine.startup.place import DoesNotFit, Place
@@ -87,6 +87,14 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
     return sum(math.prod(each.shape) * each.dtype.itemsize for each in state)
 
 
+def slot_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:
+    """Bytes on each device of what layers keep of each slot, where some keep states; `dtype` is that of activations."""
+    arrays = slot_arrays(spec, limits.max_batch_size + 1, dtype)
+    held = sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
+    linear = spec.linear_attention
+    return held if linear is None or linear.key_heads % devices else held // devices
+
+
 def image_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:
     """Bytes of the pool of images on each device, and of the patches of two calls of the tower."""
     if spec.vision is None:
@@ -109,6 +117,7 @@ class Demand:
     tuning: what compiling needs while requests are served: XLA times each product, on operands of its own.
     page: one page, in all caches that have a part of it.
     images: the pool of encoded images, and patches on their way to the tower.
+    slots: what layers keep of each request in place of keys and values.
     """
 
     weights: int
@@ -119,11 +128,12 @@ class Demand:
     tuning: int
     page: int
     images: int = 0
+    slots: int = 0
 
     @property
     def fixed(self) -> int:
         """All but pages."""
-        held = self.weights + self.drafter + self.adapters + self.sampler + self.images
+        held = self.weights + self.drafter + self.adapters + self.sampler + self.images + self.slots
         return held + self.temporaries + self.tuning
 
 
@@ -136,7 +146,9 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed - RESERVED_BYTES
     pages = budget // demand.page - 1
     if budget < 0:
-        raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
+        states = f", states of {limits.max_batch_size} requests" if demand.slots else ""
+        advice = f": max_batch_size takes {gib(demand.slots)} of it" if demand.slots else ""
+        raise DoesNotFit(f"weights{states} and a step's temporaries take {gib(-budget)} more than there is{advice}")
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {gib(budget)} for the cache, less than a page")
     return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)

@@ -89,7 +89,7 @@ class Setup:
         check_ends(model.eos_token_ids)
         learnt = _learnt(model, options)
         speculation = resolve_speculation(options, learnt.spec if learnt else None)
-        if speculation and spec.state_space:
+        if speculation and spec.keeps_states:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
         wanted = learnt is not None and _drafts(learnt, speculation)

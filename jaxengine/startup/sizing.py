@@ -18,6 +18,7 @@ from jaxengine.startup.memory import (
     page_bytes,
     pool_pages,
     sampler_bytes,
+    slot_bytes,
     temporary_bytes,
     tuning_bytes,
 )
@@ -66,6 +67,7 @@ def demand_of(setup: Setup, limits: Limits, temporaries: int) -> Demand:
         page=page_bytes(setup.spec, page, setup.cache_dtype, devices)
         + draft_page_bytes(setup.drafter, page, setup.dtype, devices),
         images=image_bytes(limits, setup.spec, setup.dtype, devices),
+        slots=slot_bytes(limits, setup.spec, setup.dtype, devices),
     )
 
 

@@ -109,6 +109,10 @@ class Unpacked(NamedTuple):
             for first in range(0, self.table.shape[0], self.slots)
         ]
 
+    def of_slots(self, batch: StepBatch) -> StepBatch:
+        """`batch`, but with slots in place of pages: for layers that keep states of a sequence."""
+        return replace(batch, page=self.slot, tables=self.rows.slot[:, None])
+
     def after_encoder_pages(self, batch: StepBatch, page_size: int) -> StepBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
         pages = -(-self.rows.encoder_length // page_size)  # [R]
@@ -198,6 +202,8 @@ class Backbone(Split):
         batches = step.batches(shape, self.page_size, adapters)
         if decoder.spec.encoder is not None:
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
+        if decoder.spec.recurrent_layers:
+            batches.append(step.of_slots(batches[0]))
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batches, *_seen(decoder.spec, pool, step.sight, batches[0]))
         slot_state = slot_state._replace(table=step.table)
@@ -319,14 +325,23 @@ def write_page_table(table: Array, updates: Array) -> Array:
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")
 
 
-def copy_pages(layers: Layers, source: Array, target: Array) -> Layers:
-    """`layers` with the pages `target` [n] as the pages `source` [n] are. Padding copies the sink to itself."""
+def copy_pages(paged: int, layers: Layers, source: Array, target: Array) -> Layers:
+    """`layers`, of which the first `paged` have pages, with the pages `target` [n] as the pages `source` [n] are.
+    Padding copies the sink to itself.
+    """
 
-    def copied(cache: Array) -> Array:  # [L, pages, …]
-        layer = jnp.arange(cache.shape[0])[:, None]  # XLA transposes a cache of which only pages are indexed
-        return cache.at[layer, target].set(cache[layer, source])
+    return (*(_copied(cache, source, target) for cache in layers[:paged]), *layers[paged:])
 
-    return tuple(map(copied, layers))
+
+def copy_slots(paged: int, layers: Layers, source: Array, target: Array) -> Layers:
+    """The same of those that have slots."""
+    return (*layers[:paged], *(_copied(cache, source, target) for cache in layers[paged:]))
+
+
+def _copied(cache: Array, source: Array, target: Array) -> Array:
+    """cache [L, places, …]"""
+    layer = jnp.arange(cache.shape[0])[:, None]  # XLA transposes a cache of which only places are indexed
+    return cache.at[layer, target].set(cache[layer, source])
 
 
 def write_masks(mask: Array, slots: Array, new: Array) -> Array:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -21,7 +22,7 @@ from convert.hub_checkpoint import written as written_for_others
 from convert.mapping.composition import ComposedSource
 from convert.original import original_of
 from convert.source import open_model
-from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import Attention, Experts, LayerKind, LinearAttention, ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
 
@@ -29,13 +30,19 @@ FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.j
 
 
 # The layout of a version. Whoever changes either raises VERSION: caches hold checkpoints of the old one.
-LAYOUT_OF_VERSION = {16: "56c89b41594b5b32"}
+LAYOUT_OF_VERSION = {17: "c1f045a12e898465"}
 
 
 def test_a_version_has_one_layout() -> None:
     experts = Experts(4, 2, 8, shared_ffn_size=8, bias=True, choice_bias=True)
-    kinds = (LayerKind(), LayerKind(experts=True))
-    spec = ModelSpec(8, 8, 2, 2, 1, 4, 8, 16, kinds=kinds, experts=experts, qkv_bias=True, out_bias=True, mlp_bias=True)
+    biases = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+    plain = ModelSpec(8, 8, 2, 2, 1, 4, 8, 16, kinds=(LayerKind(), LayerKind(experts=True)), experts=experts, **biases)
+    spec = replace(
+        plain,
+        kinds=(LayerKind(), LayerKind(None, experts=True, recurrent=True)),
+        attention=Attention(output_gate=True),
+        linear_attention=LinearAttention(4, 2, 6, 4),
+    )
     layout = spec.to_json() + repr({name: parameter.shape for name, parameter in parameter_table(spec).items()})
     assert hashlib.sha256(layout.encode()).hexdigest()[:16] == LAYOUT_OF_VERSION[checkpoint.VERSION]
 

@@ -17,7 +17,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.adapters import abstract_adapters, loaded
-from jaxengine.model.cache import cache_arrays
+from jaxengine.model.cache import cache_arrays, slot_arrays
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
@@ -67,7 +67,10 @@ class Forward:
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)
         pages = 1 + len(groups.windows) * self.slots * SLOT_PAGES
-        arrays = cache_arrays(spec, groups.arrays, pages, PAGE, "float32")
+        arrays = (
+            *cache_arrays(spec, groups.arrays, pages, PAGE, "float32"),
+            *slot_arrays(spec, 1 + self.slots, "float32"),
+        )
         self.page_size = SLOT_PAGES * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
         self.caches = tuple(jnp.zeros(shape) for shape, _, _ in arrays)
         self.first_pages = [table * self.slots * SLOT_PAGES for table in range(len(groups.windows))]
@@ -117,6 +120,9 @@ class Forward:
             _batch(first + table, len(ids), start, prompt_length, tokens, self.page_size, ragged=ragged)
             for first in self.first_pages
         ]
+        if self.source.spec.recurrent_layers:
+            slot_of = jnp.int32(1 + slot)
+            batches.append(replace(batches[0], page=batches[0].page * 0 + slot_of, tables=slot_of[None, None]))
         if source:
             tables, batch = jnp.asarray(self.tables[slot : slot + 1]), batches[0]
             batches = [replace(batch, cross=replace(batch, tables=tables, noncausal_length=batch.row * 0 + source))]

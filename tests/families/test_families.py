@@ -42,8 +42,8 @@ def test_logits_and_greedy_ids_are_the_reference_s(name: str, zoo: Callable[[str
 
 
 def behind_a_prefix_and_in_chunks(model: Forward, ids: list[int], expected: np.ndarray) -> None:
-    """The first page, but of a state space, is the other sequence's; the rest comes in chunks, cut inside a page."""
-    cached = 0 if model.source.spec.state_space else CACHED
+    """The first page is the other sequence's, unless layers keep states; the rest comes in chunks, cut inside pages."""
+    cached = 0 if model.source.spec.keeps_states else CACHED
     model.share(0, 1, cached // 16)
     cuts = sorted({cached, CACHED + 1, CACHED + 9, len(ids)})
     rows = [model.prefill(1, ids[first:last], first, len(ids)) for first, last in pairwise(cuts)]

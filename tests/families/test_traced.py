@@ -38,15 +38,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "diffllama": {"num_key_value_heads": 2},
     "doge": {"num_key_value_heads": 2},
     "roberta": {"is_decoder": True},
-    "qwen3_next": {
-        "layer_types": ["linear_attention", "full_attention"],
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-    }
-    | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "linear_num_key_heads": 4}
-    | {"linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
 }
 
 
@@ -118,7 +109,6 @@ REFUSED = {
     "diffllama": r"DiffLlamaForCausalLM cannot be traced: .* attends twice",
     "doge": "DogeForCausalLM cannot be served: its tokens see each other outside of the attention interface",
     "roberta": "RobertaForCausalLM cannot be served: it counts positions in a way of its own",
-    "qwen3_next": "Qwen3NextForCausalLM cannot be served: its tokens see each other outside of the attention interface",
 }
 
 

@@ -55,6 +55,10 @@ OLMO3_ROPES = {SLIDING: _rope(), FULL: YARN}
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2}
 DEEPSEEK |= {"routed_scaling_factor": 1.5, "norm_topk_prob": True}
 
+LINEAR = {"linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 8}
+QWEN3_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+QWEN3_EXPERTS |= {"shared_expert_intermediate_size": 48}
+
 ZOO: dict[str, dict[str, Any]] = {
     "arcee": _like_llama("arcee"),
     "bloom": {"model_type": "bloom", **IDS, "hidden_size": 48, "n_layer": 2, "n_head": 6},
@@ -151,6 +155,11 @@ ZOO |= {
     | {"sliding_window": WINDOW, "attention_bias": True, "lm_head_bias": True},
     "qwen2_moe": _like_llama("qwen2_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
     | {"shared_expert_intermediate_size": 48, "norm_topk_prob": False},
+    "qwen3_5": _like_llama("qwen3_5_text", num_hidden_layers=4, head_dim=16, **LINEAR),
+    "qwen3_5_moe": _like_llama("qwen3_5_moe_text", num_hidden_layers=3, head_dim=16, **LINEAR, **QWEN3_EXPERTS)
+    | {"full_attention_interval": 3},
+    "qwen3_next": _like_llama("qwen3_next", num_hidden_layers=3, head_dim=16, **LINEAR, **QWEN3_EXPERTS)
+    | {"layer_types": ["linear_attention", FULL, "linear_attention"], "mlp_only_layers": [1]},
     "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
     | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
 }

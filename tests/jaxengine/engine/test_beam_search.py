@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxengine.engine.engine import Engine
-from jaxengine.executor.compiler import PAGE_COPIES
+from jaxengine.executor.compiler import COPIES
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.checks import check_request
@@ -185,7 +185,7 @@ def test_a_search_beside_requests_whose_drafts_are_verified(tiny: Checkpoints, c
 
 def test_a_search_as_wide_as_the_engine_copies_more_pages_than_a_call_does(narrow: Engine, reference: object) -> None:
     search, ids, ends = BeamSearch(width=16, answers=9, early_stopping="never"), prompt(20), [7, 9]
-    assert search.width - 1 > PAGE_COPIES
+    assert search.width - 1 > COPIES
     for _ in range(2):  # on pages that are new, and on pages with something in them
         answer = serve(narrow, [beams(1, ids, search, ends, max_tokens=24)])[1]
         assert_found(answer, searched(reference, ids, search, 24, ends))
