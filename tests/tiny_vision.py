@@ -130,6 +130,14 @@ SEEN["qwen3_vl"]["vision_config"] |= {"deepstack_visual_indexes": [0, 1], "hidde
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [0]}
 SEEN["qwen3_vl_moe"] = SEEN["qwen3_vl"] | {"model_type": "qwen3_vl_moe"}
 SEEN["qwen3_vl_moe"]["text_config"] = SEEN["qwen3_vl"]["text_config"] | EXPERTS
+LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 12, "linear_value_head_dim": 8}
+LINEAR |= {"full_attention_interval": 2}
+SHARED_EXPERT = {**EXPERTS, "mlp_only_layers": [], "shared_expert_intermediate_size": 24}
+for name, more in (("qwen3_5", LINEAR), ("qwen3_5_moe", LINEAR | SHARED_EXPERT)):
+    turned = _sections(mrope_interleaved=True, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])
+    tower = SEEN["qwen3_vl"]["vision_config"].items()
+    SEEN[name] = SEEN["qwen3_vl"] | {"model_type": name, "text_config": turned | more}
+    SEEN[name]["vision_config"] = {key: value for key, value in tower if key != "deepstack_visual_indexes"}
 
 # Recipes of models that are refused by name.
 LLAMA4 = {**TOWER, "image_size": 28, "patch_size": 7, "intermediate_size": 128, "pixel_shuffle_ratio": 0.5}

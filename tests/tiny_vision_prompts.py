@@ -184,7 +184,8 @@ IN_PREPROCESSOR = (
     "qwen3_vl",
     "paligemma",
 )  # without a processor_config.json of their own
-ALIASES = {"llava_layers": "llava", "internvl_rms": "internvl", "idefics_plain": "idefics", "qwen3_vl_moe": "qwen3_vl"}
+ALIASES = {"llava_layers": "llava", "internvl_rms": "internvl", "idefics_plain": "idefics"}
+ALIASES |= dict.fromkeys(("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3_vl")
 
 
 def kind_of(name: str) -> str:

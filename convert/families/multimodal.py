@@ -42,6 +42,8 @@ MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
     "paligemma": paligemma,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen2_vl": qwen2_vl,
+    "qwen3_5": qwen3_vl,
+    "qwen3_5_moe": qwen3_vl,
     "qwen3_vl": qwen3_vl,
     "qwen3_vl_moe": qwen3_vl,
     "smolvlm": idefics3,
@@ -49,10 +51,17 @@ MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.
 TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 # How the frequencies of these are shared by a token's three positions, where the configuration does not say it.
-QWEN2_SECTIONS, QWEN3_SECTIONS = [16, 24, 24], [24, 20, 20]
+QWEN2_SECTIONS, QWEN3_SECTIONS, QWEN3_5_SECTIONS = [16, 24, 24], [24, 20, 20], [11, 11, 10]
 SECTIONS = {"qwen2_vl_text": QWEN2_SECTIONS, "qwen2_5_vl_text": QWEN2_SECTIONS}
 SECTIONS |= {"qwen3_vl_text": QWEN3_SECTIONS, "qwen3_vl_moe_text": QWEN3_SECTIONS}
-INTERLEAVED = ("qwen3_vl_text", "qwen3_vl_moe_text")  # whatever the configuration says, as in transformers
+SECTIONS |= {"qwen3_5_text": QWEN3_5_SECTIONS, "qwen3_5_moe_text": QWEN3_5_SECTIONS}
+# Whatever the configuration says, as in transformers.
+INTERLEAVED = (
+    "qwen3_vl_text",
+    "qwen3_vl_moe_text",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+)
 WHOLE_PROMPTS = ("paligemma",)  # models that are never served as their text part alone
 TOWERS = (
     r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|perceiver_resampler|image_newline)\b"

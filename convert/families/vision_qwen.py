@@ -1,8 +1,9 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: towers that rotate by row and column, and rows of squares of patches.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen 3.5: towers that rotate by row and column, and rows of squares of patches.
 
 A patch is stored and given as two times the same picture, as a film has two frames. Qwen2-VL: Wang et al. 2024, arXiv
 2409.12191. Qwen2.5-VL: Bai et al. 2025, arXiv 2502.13923; most layers see windows alone. Qwen3-VL: arXiv 2511.21631;
-learned positions too, and rows of earlier layers, added behind the first layers of the text model.
+learned positions too, and rows of earlier layers, added behind the first layers of the text model. Qwen 3.5 has that
+tower without rows of earlier layers.
 """
 
 import math
@@ -104,7 +105,8 @@ def _qwen3_vl(config: Config, hidden: int) -> Vision:
         positions="interpolated",
         grid=(side, side),
     )
-    return _vision(config, norm, made, deepstack_layers=_layers(tower, "deepstack_visual_indexes"))
+    deepstack = tower.get("deepstack_visual_indexes") is not None
+    return _vision(config, norm, made, deepstack_layers=_layers(tower, "deepstack_visual_indexes") if deepstack else ())
 
 
 def _tower(config: Config, width: int, norm: Norm, **more: Any) -> Tower:

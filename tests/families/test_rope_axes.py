@@ -43,7 +43,7 @@ def check(ours: RopeTables, cos: Any, sin: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", [{}, YARN], ids=["plain", "yarn"])
 @pytest.mark.parametrize("sections", [[16, 24, 24], [24, 20, 20], None], ids=["qwen2", "qwen3", "default"])
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_a_text_part_turns_as_in_transformers(name: str, sections: list[int] | None, scaling: dict[str, Any]) -> None:
     turning = {"rope_type": "default", "rope_theta": 1e6, **scaling} | ({"mrope_section": sections} if sections else {})
     fields = {
@@ -55,7 +55,7 @@ def test_a_text_part_turns_as_in_transformers(name: str, sections: list[int] | N
             "rope_parameters": turning,
         },
     }
-    made = rope(text_config(Config(fields, "config.json")), HEAD_DIM)
+    made = rope(text_config(Config(fields, "config.json")), HEAD_DIM, part=0.25 if name == "qwen3_5" else None)
     config = transformers.AutoConfig.for_model(**copy.deepcopy(fields)).text_config
     theirs, position = type(build(name).model.language_model.rotary_emb)(config), positions(3)
     cos, sin = theirs(torch.zeros(1, TOKENS, 1), torch.from_numpy(position)[:, None])
@@ -71,7 +71,7 @@ def test_a_text_alone_is_rotated_to_the_same_bits_as_without_axes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_a_tower_s_rows_and_columns_have_the_frequencies_of_half_a_head(name: str) -> None:
     visual = build(name).model.visual
     dim, position = 2 * visual.rotary_pos_emb.inv_freq.numel() * 2, positions(2)

@@ -56,7 +56,7 @@ def test_tokens_are_the_same_alone_and_among_32_neighbours(engine: Engine, expec
 
 
 def test_a_state_that_was_left_is_never_read(engine: Engine, expected: Answers) -> None:
-    """All places of states hold NaN, the sink too. Neither a sequence that begins nor the padding of a step reads it."""
+    """All places hold NaN, the sink too. Neither a sequence that begins nor the padding of a step reads it."""
     *pages, inputs, states = engine.runner.state.layers
     engine.runner.state.layers = (*pages, *(jnp.full_like(cache, jnp.nan) for cache in (inputs, states)))
     assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)

@@ -21,7 +21,7 @@ GRIDS = ((2, 2), (2, 12), (10, 6), (14, 18), (4, 4), (26, 2))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_pictures_of_any_shape_have_the_rows_of_transformers(name: str, tmp_path: Path) -> None:
     directory = write_vision(tmp_path, name)
     reference, encoded = Reference(directory, name), Encoded(directory)

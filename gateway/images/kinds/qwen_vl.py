@@ -21,7 +21,14 @@ PATCH_DEFAULTS = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
 class QwenVL(Kind):
     """One processor for all of them, with the patches and the bounds of each."""
 
-    model_types: ClassVar[tuple[str, ...]] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+    model_types: ClassVar[tuple[str, ...]] = (
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "qwen3_5",
+        "qwen3_5_moe",
+    )
     processors: ClassVar[dict[str, str]] = {"Qwen2VLImageProcessor": "qwen2_vl"}
     default: ClassVar[str] = "Qwen2VLImageProcessor"
 

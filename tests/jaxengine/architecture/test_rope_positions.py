@@ -17,7 +17,7 @@ VISION = Vision(TOWER, Connector(merge=2), IMAGE, 14, 1176)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_prompts_of_text_and_pictures_are_placed_as_by_transformers(name: str) -> None:
     model, random = build(name).model, np.random.default_rng(0)
     for _ in range(200):
