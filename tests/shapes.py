@@ -11,6 +11,7 @@ from jaxengine.architecture.model import (
     Experts,
     Head,
     LayerKind,
+    LinearAttention,
     ModelSpec,
     Norm,
     QKNorm,
@@ -147,6 +148,21 @@ FALCON_MAMBA_7B = ModelSpec(
     norm=Norm(eps=1e-5),
     kinds=(LayerKind(rope=None),),
     state_space=StateSpace(channels=8192, size=16, rank=256, eps=1e-6),
+)
+
+QWEN3_5_27B = ModelSpec(
+    vocab_size=248320,
+    hidden_size=5120,
+    num_layers=64,
+    num_heads=24,
+    num_kv_heads=4,
+    head_dim=256,
+    ffn_size=17408,
+    max_positions=262144,
+    norm=Norm("rms_plus_one", 1e-6),
+    kinds=(*(LayerKind(None, recurrent=True),) * 3, LayerKind(Rope(theta=1e7, dim=64))),
+    attention=Attention(qk_norm=QKNorm("rms_plus_one"), output_gate=True),
+    linear_attention=LinearAttention(heads=48, key_heads=16, key_dim=128, value_dim=128),
 )
 
 LLAMA_70B = dataclasses.replace(  # Llama-3.1-70B

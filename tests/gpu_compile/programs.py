@@ -54,6 +54,7 @@ from tests.shapes import (
     PHI3_MINI,
     PYTHIA_6_9B,
     QWEN2_5_EYES,
+    QWEN3_5_27B,
 )
 
 
@@ -270,6 +271,11 @@ def control(function: Callable[..., Any], *shapes: tuple[int, ...], options: dic
     return facts(jax.jit(function).lower(*arguments), (), options)
 
 
+def copy_slots() -> Facts:
+    made = compiler(cut(QWEN3_5_27B), 1)
+    return facts(made.lower_copy_slots(), made.caches(), OPTIONS)
+
+
 PROGRAMS = {
     "decode": lambda: decode(LLAMA_8B, 1),
     "decode_1": lambda: decode(FOUR_LAYERS, 1, rows=1),
@@ -325,6 +331,10 @@ PROGRAMS = {
     "sample_without_samplers": sample_without_samplers,
     "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
+    "copy_slots": copy_slots,
+    "decode_qwen3_5": lambda: decode(cut(QWEN3_5_27B), 1),
+    "mixed_qwen3_5": lambda: mixed(cut(QWEN3_5_27B), 1),
+    "decode_qwen3_5_tp2": lambda: decode(cut(QWEN3_5_27B), 2),
     "copy_pages": copy_pages,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
     "decode_2_hosts_tp8": lambda: decode_of_hosts(FOUR_LAYERS, 8, hosts=2),

@@ -1,12 +1,13 @@
 """What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
 layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4),
-GLM 4.5 (experts chosen by sigmoid, beside a shared one) and T5 (an encoder, relative positions).
+GLM 4.5 (experts chosen by sigmoid, beside a shared one), Qwen 3.5 (linear attention in three of four layers) and T5 (an
+encoder, relative positions).
 """
 
 import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI, QWEN3_5_27B
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +20,9 @@ MODELS = {
     "mixed_gpt_oss": GPT_OSS_20B,
     "decode_glm": GLM_4_5_AIR,
     "mixed_glm_tp8": GLM_4_5_AIR,
+    "decode_qwen3_5": QWEN3_5_27B,
+    "mixed_qwen3_5": QWEN3_5_27B,
+    "decode_qwen3_5_tp2": QWEN3_5_27B,
     "encode_t5": FLAN_T5_XL,
     "decode_t5": FLAN_T5_XL,
     "mixed_t5": FLAN_T5_XL,
@@ -52,3 +56,17 @@ def test_a_layer_is_few_kernels(facts: FactsByProgram, step: str, layer: int) ->
     output it is summed once how much there is to read.
     """
     assert facts[step]["kernels"] <= 2 * layer + 10
+
+
+def test_a_layer_with_linear_attention_is_few_kernels(facts: FactsByProgram) -> None:
+    """17 with JAX 0.10.2: two products more than attention has, a convolution, and the gated norm."""
+    assert facts["decode_qwen3_5"]["kernels"] <= 4 * 17 + 10
+
+
+def test_split_linear_attention_only_sums_where_attention_does(facts: FactsByProgram) -> None:
+    assert facts["decode_qwen3_5_tp2"]["collectives"] == {"all-reduce": 2 * 4 + 1}
+
+
+def test_slots_are_copied_in_place(facts: FactsByProgram) -> None:
+    assert facts["copy_slots"]["aliased"] == facts["copy_slots"]["donated"] > 0
+    assert facts["copy_slots"]["copies"] == []

@@ -13,10 +13,10 @@ import pytest
 from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.scan import Scan, reference
 from jaxengine.ops.triton.scan import scan as kernel
+from tests.jaxengine.ops.state_steps import LAYER, LAYERS, batch_of
 
 BACKENDS: dict[str, Scan] = {"reference": reference, "triton": partial(kernel, interpret=True)}
 PAGES = 12
-LAYERS, LAYER = 3, 1  # in the caches, and which of them a step is for
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,7 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channel
     states = np.full((PAGES, channels, size), np.nan, np.float32)
     for page, start in zip(pages, before, strict=True):
         states[page] = random.normal(size=(channels, size)) if start else np.nan
-    used, padding = sum(counts), tokens - sum(counts)
-    row = np.repeat(np.arange(len(counts)), counts)
-    place = np.concatenate([np.arange(count) for count in counts])
-    table = np.pad(pages, (0, rows - len(counts)))[:, None]
-    batch = StepBatch(
-        position=jnp.asarray(np.pad(place + np.array(before)[row], (0, padding)), jnp.int32),
-        rope_length=jnp.zeros(tokens, jnp.int32),
-        row=jnp.asarray(np.pad(row, (0, padding), constant_values=rows), jnp.int32),
-        page=jnp.asarray(np.pad(np.array(pages)[row], (0, padding)), jnp.int32),
-        offset=jnp.zeros(tokens, jnp.int32),
-        tables=jnp.asarray(table, jnp.int32),
-        tokens=jnp.int32(used),
-        ragged=tokens != rows,
-        layer=jnp.int32(LAYER),
-    )
+    batch = batch_of(counts, before, pages, tokens, rows)
     x, dt = random.normal(size=(tokens, channels)), random.uniform(0, 1, (tokens, channels))
     b, c = random.normal(size=(2, tokens, size))
     a = -random.uniform(0.1, 2, (channels, size))
