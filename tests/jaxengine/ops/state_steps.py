@@ -10,9 +10,7 @@ from jaxengine.ops.batch import StepBatch
 LAYERS, LAYER = 3, 1  # in the caches, and which of them a step is for
 
 
-def batch_of(
-    counts: Sequence[int], before: Sequence[int], places: Sequence[int], tokens: int, rows: int
-) -> StepBatch:
+def batch_of(counts: Sequence[int], before: Sequence[int], places: Sequence[int], tokens: int, rows: int) -> StepBatch:
     """A step of `tokens` tokens and `rows` rows, ragged unless they are as many: `counts[r]` of row r, which has
     `before[r]` behind it, and states at `places[r]`. Further rows and tokens are padding.
     """

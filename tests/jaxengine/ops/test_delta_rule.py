@@ -76,6 +76,7 @@ STEPS = {
     "mixed": random_step(2, [1, 7, 4, 1, 13], tokens=32, rows=8, sizes=(2, 2, 16, 8)),
     "mixed, odd sizes": random_step(3, [5, 3], tokens=16, rows=4, sizes=(3, 1, 6, 11)),
     "a lone chunk": random_step(4, [16], tokens=16, rows=1, sizes=(1, 2, 32, 24)),
+    "several chunks": random_step(5, [37, 1, 20], tokens=64, rows=4, sizes=(2, 1, 16, 40)),
 }
 
 
@@ -99,3 +100,18 @@ def test_padding_behind_a_ragged_step_is_zero(backend: str) -> None:
     step = STEPS["mixed"]
     y, _ = BACKENDS[backend](step.inputs, jnp.asarray(step.states)[None], replace(step.batch, layer=0))
     assert not np.asarray(y)[sum(step.counts) :].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_text_of_one_token_over_and_over_keeps_its_digits(backend: str) -> None:
+    """Keys that are all alike, written at the full rate and never forgotten: the chunk's matrix is all ones."""
+    step = STEPS["several chunks"]
+    inputs = step.inputs._replace(
+        keys=jnp.broadcast_to(step.inputs.keys[:1], step.inputs.keys.shape),
+        decay=jnp.zeros_like(step.inputs.decay),
+        rate=jnp.ones_like(step.inputs.rate),
+    )
+    step = replace(step, inputs=inputs)
+    y, _ = BACKENDS[backend](inputs, jnp.asarray(step.states)[None], replace(step.batch, layer=0))
+    wanted, _ = expected(step)
+    np.testing.assert_allclose(y[: len(wanted)], wanted, atol=2e-5)

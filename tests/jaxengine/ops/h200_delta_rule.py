@@ -1,0 +1,52 @@
+"""The gated delta rule of Qwen3.5-27B, compiled for an H200 that is not there. Run by `toolchain.run`."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxengine.ops.batch import DeltaInputs, StepBatch
+from jaxengine.ops.triton.delta_rule import delta_rule
+from jaxengine.sharding import make_mesh, replicated
+from tests.gpu_compile import h200, thunks
+from tests.gpu_compile.ptxas import kernel
+
+LAYERS, SLOTS, HEADS, GROUP, DIM = 2, 257, 16, 3, 128
+
+
+def compile_rule(tokens: int, rows: int, dtype: Any = jnp.bfloat16) -> dict[str, Any]:
+    sharding = replicated(make_mesh(1, h200.devices(1)))
+
+    def array(*shape: int, dtype: Any = jnp.float32) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    keys, of_head = array(tokens, HEADS, DIM, dtype=dtype), array(tokens, HEADS, GROUP)
+    inputs = DeltaInputs(keys, keys, array(tokens, HEADS, GROUP, DIM, dtype=dtype), of_head, of_head)
+    each, tables, count = array(tokens, dtype=jnp.int32), array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
+    batch = StepBatch(each, each, each, each, each, tables, count, tokens != rows, layer=count)
+    states = array(LAYERS, SLOTS, HEADS, GROUP, DIM, DIM)
+    return h200.once(judge, jax.jit(delta_rule, donate_argnums=1).lower(inputs, states, batch), {})
+
+
+def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as dump:
+        lowered.compile(compiler_options={**options, **h200.dumping(dump)})
+        sequence = thunks.read(Path(dump))
+        (path,) = (path for path in Path(dump).glob("*.ptx") if "delta_" in path.read_text())
+        return dataclasses.asdict(kernel(path, sequence)[1])
+
+
+KERNELS = {
+    "decode": partial(compile_rule, 128, 128),
+    "chunks": partial(compile_rule, 2048, 256),
+    "chunks in f32": partial(compile_rule, 2048, 256, jnp.float32),
+}
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps({name: each() for name, each in KERNELS.items()}, indent=1))
