@@ -14,11 +14,10 @@ from jaxengine.capacity.temporaries import estimated_temporaries
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.interface import OpenModel
-from jaxengine.startup.defaults import derive_limits
 from jaxengine.startup.memory import Demand, gib
 from jaxengine.startup.place import DoesNotFit
 from jaxengine.startup.setup import Setup
-from jaxengine.startup.sizing import TRIAL_PAGES, demand_of, fit
+from jaxengine.startup.sizing import TRIAL_PAGES, demand_of, fit, limits_of
 
 Temporaries = Callable[[Setup, Limits], int]
 CONTEXTS = tuple(1024 * 4**power for power in range(6))  # tokens, 1024 to a million
@@ -56,7 +55,7 @@ class Need:
     ) -> "Need":
         """Raises ValueError where options, model and devices contradict each other."""
         setup = Setup.decide(model, options, adapters, machine.place(options.tensor_parallel))
-        limits = derive_limits(options, setup.spec, setup.device, setup.drafter)
+        limits = limits_of(setup)
         return cls(machine, setup, limits, demand_of(setup, limits, temporaries(setup, limits)))
 
     def fit(self) -> "Fit":

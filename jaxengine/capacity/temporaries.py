@@ -26,6 +26,7 @@ SAMPLER_EXTRA = 12 << 20
 RESIDUALS = 3  # arrays as wide as the hidden state that live together
 READ = 0.3  # arrays as wide as a tower's heads, beside keys and values, which lie on pages
 SIDE_BY_SIDE = 1.9  # arrays as wide as what chosen layers of a tower read, and what its last make
+LINEAR = 3  # arrays as wide as what linear attention convolves
 SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 
@@ -76,6 +77,8 @@ def _width(spec: ModelSpec, devices: int) -> float:
     residuals = RESIDUALS * spec.hidden_size
     if spec.state_space:
         return residuals + SCANNED * spec.state_space.channels / devices
+    if spec.linear_attention is not None:
+        residuals += LINEAR * spec.linear_attention.key_heads * spec.linear_attention.convolved / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product

@@ -35,6 +35,8 @@ def _memory(plan: Plan) -> Iterator[str]:
         yield _line("adapters", demand.adapters)
     if demand.images:
         yield _line("images", demand.images, _pictures(plan))
+    if demand.slots:
+        yield _line("states", demand.slots, f"of {plan.need.limits.max_batch_size:,} requests at once")
     if machine.gpu:
         source = "XLA's own figure" if plan.compiled else "estimated; --compile asks XLA"
         yield _line("a step's temporaries", demand.temporaries, source)

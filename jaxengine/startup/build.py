@@ -14,12 +14,11 @@ from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.interface import COMPILING, LOADING, OpenModel
 from jaxengine.startup import agreement
-from jaxengine.startup.defaults import derive_limits
 from jaxengine.startup.description import describe
 from jaxengine.startup.place import Place
 from jaxengine.startup.scheduling import build_scheduler
 from jaxengine.startup.setup import Setup
-from jaxengine.startup.sizing import size
+from jaxengine.startup.sizing import limits_of, size
 from jaxengine.weights.loading import load_parameters
 
 
@@ -52,7 +51,7 @@ def load_engine(
     setup.log_decisions()
     if leader:
         setup = setup.within(leader.agree(agreement.facts(setup), setup.device_bytes))
-    limits = limits or derive_limits(options, setup.spec, setup.device, setup.drafter)
+    limits = limits or limits_of(setup)
     limits, pages = size(setup, limits)
     if leader:
         leader.plan(agreement.plan(limits, pages, setup.pooling(model)))

@@ -145,10 +145,11 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     """
     budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed - RESERVED_BYTES
     pages = budget // demand.page - 1
+    if 0 < -budget < demand.slots:
+        taken = f"{gib(demand.slots)}, {gib(-budget)} more than there is"
+        raise DoesNotFit(f"the states of {limits.max_batch_size} requests take {taken}: lower max_batch_size")
     if budget < 0:
-        states = f", states of {limits.max_batch_size} requests" if demand.slots else ""
-        advice = f": max_batch_size takes {gib(demand.slots)} of it" if demand.slots else ""
-        raise DoesNotFit(f"weights{states} and a step's temporaries take {gib(-budget)} more than there is{advice}")
+        raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {gib(budget)} for the cache, less than a page")
     return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)

@@ -3,12 +3,15 @@
 `memory` counts the bytes of each kind; here they are those of a `Setup`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from jaxengine.cache.limits import Limits
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.adapters import held_bytes as stack_bytes
+from jaxengine.startup.defaults import GPU_DECODE, derive_limits
 from jaxengine.startup.memory import (
+    RESERVED_BYTES,
     Demand,
     check_host,
     clamp_total,
@@ -26,6 +29,24 @@ from jaxengine.startup.setup import Setup
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters, array_bytes, held_bytes, largest_bytes
 
 TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
+STATES_SHARE = 3  # states take one part in so many, at most, of what weights leave; the rest is for keys and values
+
+
+def limits_of(setup: Setup) -> Limits:
+    """The limits that options, model and device give. On a GPU, where layers keep states of each request, a batch has
+    no more requests than `STATES_SHARE` allows, unless the operator set how many: of Qwen3.5-27B a request takes
+    154 MB, and 256 of them 39 GB.
+    """
+    options, spec, device = setup.options, setup.spec, setup.device
+    limits = derive_limits(options, spec, device, setup.drafter)
+    if not spec.recurrent_layers or device.on_host or options.max_batch_size is not None:
+        return limits
+    room = (setup.place.memory_bytes - held_bytes(_weights(setup)) - RESERVED_BYTES) // STATES_SHARE
+    sizes = (
+        derive_limits(replace(options, max_batch_size=rows), spec, device, setup.drafter) for rows in GPU_DECODE[::-1]
+    )
+    fitting = (each for each in sizes if slot_bytes(each, spec, setup.dtype, setup.mesh.size) <= room)
+    return next(fitting, derive_limits(replace(options, max_batch_size=1), spec, device, setup.drafter))
 
 
 def size(setup: Setup, limits: Limits) -> tuple[Limits, int]:

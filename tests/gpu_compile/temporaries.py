@@ -30,13 +30,14 @@ from tests.shapes import (
     LLAVA_NEXT_7B,
     MIXTRAL,
     PHI3_MINI,
+    QWEN3_5_27B,
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two layers of `spec` over so many devices: temporaries do not grow with layers. The sampler's depend on nothing
-    but the size of the vocabulary.
+    """The first `layers` of `spec` over so many devices: temporaries do not grow with layers. The sampler's depend on
+    nothing but the size of the vocabulary.
     """
 
     spec: ModelSpec
@@ -44,6 +45,7 @@ class Case:
     longest: int = 8192
     sampled: bool = False
     quantize: str | None = None
+    layers: int = 2
 
 
 CASES = {
@@ -59,6 +61,7 @@ CASES = {
     "Mixtral-8x7B": Case(MIXTRAL),
     "gpt-oss-20b": Case(GPT_OSS_20B),
     "Falcon-Mamba-7B": Case(FALCON_MAMBA_7B),
+    "Qwen3.5-27B": Case(QWEN3_5_27B, layers=4),
     "FLAN-T5-XL": Case(FLAN_T5_XL, longest=2048),
 }
 SEEING = {
@@ -73,7 +76,7 @@ def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
 
 
 def facts(case: Case) -> dict[str, Any]:
-    made = compiler(cut(case.spec, 2), case.devices, case.longest, case.quantize)
+    made = compiler(cut(case.spec, case.layers), case.devices, case.longest, case.quantize)
     shapes = made.shapes
     stored = (case.devices, H200, chosen_formats(shapes.spec, case.quantize, case.devices))
     told: dict[str, Any] = {

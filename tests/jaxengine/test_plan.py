@@ -26,7 +26,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.plan import main, plan
 from jaxengine.startup.build import load_engine
 from jaxengine.weights.loading import load_parameters
-from tests.jaxengine.capacity.configurations import LLAMA_8B, LLAMA_70B, LLAMA_405B, write
+from tests.jaxengine.capacity.configurations import LLAMA_8B, LLAMA_70B, LLAMA_405B, QWEN3_5_27B, write
 
 Checkpoints = Callable[[str], Path]
 GIB = 1 << 30
@@ -51,6 +51,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         ("llama2_gqa", {"max_batch_total_tokens": 256, "speculate": 3}),
         ("gemma3_text", {"max_total_tokens": 64, "max_batch_size": 3}),
         ("falcon_mamba", {}),
+        ("qwen3_5", {"max_batch_size": 3}),
     ],
 )
 def test_an_engine_is_what_was_planned(name: str, options: dict[str, Any], tiny: Checkpoints, zoo: Checkpoints) -> None:
@@ -71,7 +72,7 @@ def test_an_engine_is_what_was_planned(name: str, options: dict[str, Any], tiny:
         assert told[limit] == getattr(description, limit), limit
     assert told["pages"] == description.pages_total
     assert told["bytes_of_a_device"]["weights"] == held[0]
-    assert told["bytes_of_a_page"] * (description.pages_total + 1) == sum(caches)
+    assert told["bytes_of_a_page"] * (description.pages_total + 1) + told["bytes_of_a_device"]["slots"] == sum(caches)
 
 
 FIXED = ("weights", "drafter", "adapters", "sampler", "temporaries", "tuning", "driver")
@@ -119,6 +120,20 @@ def test_a_split_model_adds_up_twice_a_layer(tmp_path: Path) -> None:
     computed = (2 * 4095 * 6.98e9 + 4 * 4095 * 4096 / 2 * 32 * 4096) / 2 / 756e12
     moved = 2 * 32 * 2 * (1 / 2) * 4095 * 4096 * 2 / 64e9
     assert use["first_token_seconds"] == pytest.approx(computed + moved, rel=0.001)
+
+
+def test_states_take_a_third_of_what_weights_leave(tmp_path: Path) -> None:
+    """48 layers keep 48 heads of 128 x 128 states in f32, and 3 tokens of 10,240 channels in bf16, of each request."""
+    model = write(tmp_path, QWEN3_5_27B)
+    each = 48 * (48 * 128 * 128 * 4 + 3 * 10_240 * 2)
+    told = facts(planned(model, "--devices", "h200"))
+    assert (told["fits"], told["max_batch_size"]) == (True, 160)
+    assert told["bytes_of_a_device"]["slots"] == 161 * each
+    assert told["bytes_of_a_page"] == 16 * 16 * 2 * 4 * 256 * 2  # of 16 layers with attention
+    halved = facts(planned(model, "--devices", "h200x2", "--num-shard", "2"))
+    assert halved["bytes_of_a_device"]["slots"] == 257 * each // 2
+    refused = planned(model, "--devices", "h100", "--max-batch-size", "256")
+    assert "the states of 256 requests take 36.85 GiB" in refused.problem and "max_batch_size" in refused.problem
 
 
 def test_what_an_encoder_computes_is_not_guessed(seq2seq: Checkpoints) -> None:

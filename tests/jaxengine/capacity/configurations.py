@@ -39,6 +39,24 @@ LLAMA_405B = LLAMA_8B | {
     "num_attention_heads": 128,
 }
 
+QWEN3_5_27B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 248320,
+}
+
 
 def write(directory: Path, config: dict[str, Any], **changes: Any) -> str:
     """The name of a model of which there is a configuration and nothing else."""
