@@ -27,11 +27,12 @@ HYBRID = {
     "layers.{i}.linear_out": (MIXER + "out_proj.weight",),
 }
 JOINT = {
-    "layers.{i}.linear_in": (MIXER + "in_proj_qkvz.weight",),
+    **dict.fromkeys(("layers.{i}.linear_in", "layers.{i}.linear_gate"), (MIXER + "in_proj_qkvz.weight",) * 2),
     "layers.{i}.linear_rates": (MIXER + "in_proj_ba.weight",),
 }
 APART = {
-    "layers.{i}.linear_in": tuple(f"{MIXER}in_proj_{x}.weight" for x in ("qkv", "z")),
+    "layers.{i}.linear_in": (MIXER + "in_proj_qkv.weight",),
+    "layers.{i}.linear_gate": (MIXER + "in_proj_z.weight",),
     "layers.{i}.linear_rates": tuple(f"{MIXER}in_proj_{x}.weight" for x in "ba"),
 }
 JOINT_EXPERTS = {f"layers.{{i}}.experts_{name}": (f"{LAYER}mlp.experts.{name}_proj",) for name in ("gate_up", "down")}

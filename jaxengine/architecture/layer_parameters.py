@@ -65,13 +65,14 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
 
 
 def _linear_attention(hidden: int, linear: LinearAttention) -> dict[str, Parameter]:
-    """Grouped by key head, as attention's are: `linear_in[j]` makes that head's query and key, then values and gates of
-    its value heads; `linear_rates[j]` their rates and their time steps.
+    """Grouped by key head, as attention's are: `linear_in[j]` makes that head's query and key, then the values of its
+    value heads; `linear_gate[j]` their gates, `linear_rates[j]` their rates and their time steps.
     """
     heads, group, value = linear.key_heads, linear.group, linear.value_dim
     of_heads = Parameter((heads, group), ("key_heads", None), dtype="float32")
     return {
-        "linear_in": Parameter((heads, linear.convolved + group * value, hidden), ("key_heads", None, "embed"), 1),
+        "linear_in": Parameter((heads, linear.convolved, hidden), ("key_heads", None, "embed"), 1),
+        "linear_gate": Parameter((heads, group, value, hidden), ("key_heads", None, None, "embed"), 1),
         "linear_rates": Parameter((heads, 2 * group, hidden), ("key_heads", None, "embed"), 1),
         "linear_conv": Parameter((heads, linear.convolved, linear.kernel), ("key_heads", None, None)),
         "linear_decay": of_heads,

@@ -32,6 +32,7 @@ class LinearAttention(nnx.Module):
         assert spec.linear_attention is not None
         self.sizes = spec.linear_attention
         self.projection = Linear.named("linear_in", get)
+        self.gate = Linear.named("linear_gate", get)
         self.rates = Linear.named("linear_rates", get)
         self.conv = Convolution(get("linear_conv"), None)
         self.decay, self.step = nnx.Param(get("linear_decay")), nnx.Param(get("linear_step"))
@@ -41,7 +42,7 @@ class LinearAttention(nnx.Module):
 
     @property
     def alone_reads(self) -> None:
-        """As of `Attention`: two products read the same."""
+        """As of `Attention`: several products read the same."""
         return None
 
     def __call__(
@@ -53,12 +54,10 @@ class LinearAttention(nnx.Module):
         bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
-        sizes = self.sizes
-        projected = self.projection(x, adapters=batch.adapters)  # [T, K, C + G·V]
-        convolved, inputs = self.conv(projected[:, :, : sizes.convolved], inputs, batch)
-        gate = projected[:, :, sizes.convolved :].reshape(len(x), sizes.key_heads, sizes.group, sizes.value_dim)
+        convolved, inputs = self.conv(self.projection(x, adapters=batch.adapters), inputs, batch)  # [T, K, C]
         y, states = self.rule(self._inputs(convolved, x, batch), states, batch)
-        made = self.norm(y.astype(x.dtype)) * jax.nn.silu(gate.astype(jnp.float32))  # [T, K, G, V]
+        gate = self.gate(x, adapters=batch.adapters).astype(jnp.float32)  # [T, K, G, V]
+        made = self.norm(y.astype(x.dtype)) * jax.nn.silu(gate)
         return self.out(made.astype(x.dtype), adapters=batch.adapters), inputs, states
 
     def _inputs(self, convolved: Array, x: Array, batch: StepBatch) -> DeltaInputs:

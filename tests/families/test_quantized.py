@@ -75,6 +75,7 @@ def logits(source: ParameterSource, name: str, quantize: str | None = None) -> n
         ("phimoe", "int8"),
         pytest.param("gpt_oss", "int8", id="experts with biases"),
         ("falcon_mamba", "fp8"),
+        pytest.param("qwen3_5", "int8", id="linear attention"),
         pytest.param("t5_deep_encoder", "int8", id="encoder and decoder"),
     ],
 )

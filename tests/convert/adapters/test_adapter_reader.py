@@ -41,6 +41,7 @@ OPTIONS_OF_PRODUCTS = ("patterns", "rslora", "some layers", "regex")
 FUSED = ("bloom", "codegen", "falcon_40b", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi3")
 OF_LAYERS = ("qkv", "out", "gate_up", "down", "cross_q", "cross_kv", "cross_out", "router", "shared_gate")
 OF_LAYERS += ("shared_gate_up", "shared_down", "in_proj", "x_proj", "dt_proj", "out_proj")
+OF_LAYERS += ("head_gate", "linear_in", "linear_gate", "linear_rates", "linear_out")
 
 
 def matrices_of_layers(spec: ModelSpec) -> tuple[str, ...]:
@@ -167,7 +168,19 @@ def test_a_gguf_file_takes_the_adapters_of_the_checkpoint_that_it_was_made_of(
 
 
 @pytest.mark.parametrize(
-    "name", ["santacoder", "gptj", "falcon_7b", "baichuan_7b", "dbrx", "opt_350m", "falcon_mamba", "gpt_oss"]
+    "name",
+    [
+        "santacoder",
+        "gptj",
+        "falcon_7b",
+        "baichuan_7b",
+        "dbrx",
+        "opt_350m",
+        "falcon_mamba",
+        "gpt_oss",
+        "qwen3_5",
+        "qwen3_next",
+    ],
 )
 def test_it_is_what_merging_makes_of_other_layouts(name: str, zoo: Checkpoints) -> None:
     config, tensors = Config.load(zoo(name) / "config.json"), open_tensors(zoo(name))

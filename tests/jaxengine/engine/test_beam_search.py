@@ -108,7 +108,7 @@ def test_searches_share_steps_slots_and_pages_with_others(tiny: Checkpoints, com
     assert engine.stats().preemptions > 5 and engine.stats().compiles_after_warmup == 0
 
 
-@pytest.mark.parametrize("name", ["bloom", "gemma3_text", "gpt2", "mixtral", "mamba", "phi3_longrope"])
+@pytest.mark.parametrize("name", ["bloom", "gemma3_text", "gpt2", "mixtral", "mamba", "phi3_longrope", "qwen3_5"])
 def test_every_kind_of_decoder_forks(name: str, zoo: Checkpoints, compile_cache: None) -> None:
     engine, model = load(zoo(name), **SIZES), load_reference(zoo(name))
     ends = list(range(100, 110))
