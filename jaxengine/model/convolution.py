@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.ops import StepBatch
+from jaxengine.ops import StepBatch, places
 from jaxengine.ops.batch import row_starts
 
 
@@ -26,8 +26,7 @@ class Convolution(nnx.Module):
         taps = self.taps[...].astype(jnp.float32)
         before = taps.shape[-1] - 1
         starts = row_starts(batch)  # [R + 1]
-        # The barrier keeps the read before the write: otherwise XLA copies the whole cache (JAX 0.10.2, GPU).
-        old = jax.lax.optimization_barrier(cache[batch.layer, batch.tables[:, 0]])  # [R, K - 1, C]
+        old = places.read(cache, batch.layer, batch.tables[:, 0])  # [R, K - 1, C]
         tokens = jnp.arange(u.shape[0])
         place = tokens - (starts[batch.row] if batch.ragged else tokens)  # [T], in the row
         y = u.astype(jnp.float32) * taps[..., before]
@@ -38,7 +37,8 @@ class Convolution(nnx.Module):
             y = y + past.astype(jnp.float32) * taps[..., before - back]
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
-        return jax.nn.silu(y).astype(u.dtype), cache.at[batch.layer, batch.tables[:, 0]].set(_last(u, old, starts))
+        cache = places.write(cache, batch.layer, batch.tables[:, 0], _last(u, old, starts))
+        return jax.nn.silu(y).astype(u.dtype), cache
 
 
 def _last(u: Array, old: Array, starts: Array) -> Array:

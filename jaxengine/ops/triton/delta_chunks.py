@@ -1,14 +1,6 @@
-"""The gated delta rule of rows of several tokens, in chunks of C (Yang et al. 2024, arXiv 2412.06464, section 3.3).
+"""The gated delta rule of rows of several tokens, in chunks: see `ops/delta_chunk.py`.
 
-With G_i the sum of the logarithms of decay up to token i of a chunk, and S the states in front of it,
-
-    A_ij = β_i exp(G_i - G_j) (k_i · k_j)  for j < i             U = (I + A)⁻¹ β (V - exp(G) K S)
-    y_i  = exp(G_i) q_i S + Σ_{j ≤ i} exp(G_i - G_j) (q_i · k_j) u_j
-    S'   = exp(G_C) S + Σ_j exp(G_C - G_j) k_j ⊗ u_j
-
-so a chunk is a handful of products on tensor cores, where token by token it would be C times two sums over the states,
-each waiting for the one before. A program carries some columns of a value head's states through its row's chunks, in
-registers.
+A program carries some columns of a value head's states through its row's chunks, in registers.
 """
 
 from functools import partial
@@ -21,12 +13,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.batch import DeltaInputs, StepBatch, layer_of, row_starts
+from jaxengine.ops.delta_chunk import CHUNK, Chunk, Products, chunk_step
 
-CHUNK = 16  # tokens: the least that a product takes
-BLOCK = 8  # tokens whose matrix is inverted by squares; see `_inverse`
 COLUMNS = 32  # of a program
 WARPS = 8  # with 4, bf16 spills 8 bytes a thread and f32 1240 (JAX 0.10.2)
-EPS = 1e-6  # as in `ops/delta_rule.py`
 F32 = jax.lax.DotAlgorithmPreset.F32_F32_F32
 TF32, TF32_X3 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
@@ -93,49 +83,24 @@ def _chunk(
     interpret: bool, inputs: DeltaInputs, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array
 ) -> Array:
     """s [D, COLUMNS] after one chunk more. Behind the row's end tokens are zeros, and change nothing."""
-    size, precision = inputs.keys.shape[2], TF32_X3 if inputs.keys.dtype == jnp.float32 else TF32
-    wide, exact = partial(_product, precision, interpret), partial(_product, F32, interpret)
     token = first + i * CHUNK + jnp.arange(CHUNK)
     real = token < end
     of_keys: Any = (token[:, None], part.head[0], part.line[None, :])
     of_values: Any = (token[:, None], *part.head, part.column[None, :])
-    q, k = (
-        plt.load(each.at[of_keys], mask=real[:, None] & part.inside[None, :], other=0.0).astype(jnp.float32)
-        for each in (inputs.queries, inputs.keys)
+    keys = real[:, None] & part.inside[None, :]
+    values = real[:, None] & part.mine[None, :]
+    chunk = Chunk(
+        plt.load(inputs.queries.at[of_keys], mask=keys, other=0.0).astype(jnp.float32),
+        plt.load(inputs.keys.at[of_keys], mask=keys, other=0.0).astype(jnp.float32),
+        plt.load(inputs.values.at[of_values], mask=values, other=0.0).astype(jnp.float32),
+        plt.load(inputs.decay.at[token, *part.head], mask=real, other=0.0),
+        plt.load(inputs.rate.at[token, *part.head], mask=real, other=0.0),
     )
-    v = plt.load(inputs.values.at[of_values], mask=real[:, None] & part.mine[None, :], other=0.0).astype(jnp.float32)
-    decay, rate = (plt.load(each.at[token, *part.head], mask=real, other=0.0) for each in (inputs.decay, inputs.rate))
-    q = q * (jax.lax.rsqrt((q * q).sum(1) + EPS) * size**-0.5)[:, None]
-    k = k * jax.lax.rsqrt((k * k).sum(1) + EPS)[:, None]
-
-    later, earlier = jnp.arange(CHUNK)[:, None], jnp.arange(CHUNK)[None, :]
-    total = jnp.where(earlier <= later, decay[None, :], 0).sum(1)  # [C], G
-    total_across = jnp.where(later <= earlier, decay[:, None], 0).sum(0)  # the same, along the other axis
-    kept = jnp.exp(jnp.where(earlier <= later, total[:, None] - total_across[None, :], 0))
-    a = jnp.where(earlier < later, rate[:, None] * kept * wide(k, k, 1, 1), 0)
-    read = jnp.exp(total)[:, None] * wide(k, s, 1, 0)  # [C, COLUMNS]
-    u = exact(_inverse(a, exact), rate[:, None] * (v - read), 1, 0)
-    scores = jnp.where(earlier <= later, kept * wide(q, k, 1, 1), 0)
-    made = jnp.exp(total)[:, None] * wide(q, s, 1, 0) + exact(scores, u, 1, 0)
-    plt.store(y.at[of_values], made, mask=real[:, None] & part.mine[None, :])
-    last = decay.sum()
-    return s * jnp.exp(last) + wide(k * jnp.exp(last - total)[:, None], u, 0, 0)
-
-
-def _inverse(a: Array, product: Any) -> Array:
-    """(I + a)⁻¹ [C, C] of `a`, which is 0 on and above the diagonal.
-
-    Of each block on the diagonal (I - d)(I + d²)(I + d⁴), since d⁸ = 0; with these, t, and what lies below the blocks,
-    b, it is t - t b t. Blocks are small because powers of d grow: where all keys are alike d⁴ has a 20, and of the
-    whole chunk a⁸ would have 3432, which the others cancel.
-    """
-    later, earlier = jnp.arange(CHUNK)[:, None], jnp.arange(CHUNK)[None, :]
-    within = later // BLOCK == earlier // BLOCK
-    one = jnp.where(later == earlier, 1.0, 0.0)
-    d, b = jnp.where(within, a, 0), jnp.where(within, 0, a)
-    square = product(d, d, 1, 0)
-    t = product(product(one - d, one + square, 1, 0), one + product(square, square, 1, 0), 1, 0)
-    return t - product(product(t, b, 1, 0), t, 1, 0)
+    precision = TF32_X3 if inputs.keys.dtype == jnp.float32 else TF32
+    products = Products(partial(_product, precision, interpret), partial(_product, F32, interpret))
+    made, s = chunk_step(chunk, s, products, inputs.keys.shape[2])
+    plt.store(y.at[of_values], made, mask=values)
+    return s
 
 
 def _product(precision: Any, interpret: bool, x: Array, y: Array, of_x: int, of_y: int) -> Array:

@@ -16,11 +16,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.batch import DeltaInputs, StepBatch, layer_of
+from jaxengine.ops.delta_chunk import EPS
 from jaxengine.ops.triton import delta_chunks
 
 COLUMNS = 8  # of a program: with 128 rows of states a lane of its warp has 32 numbers
 WARPS = 1
-EPS = 1e-6  # as in `ops/delta_rule.py`
 
 
 def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: bool = False) -> tuple[Array, Array]:

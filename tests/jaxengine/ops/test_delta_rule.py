@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from jaxengine.ops.batch import DeltaInputs, StepBatch
-from jaxengine.ops.delta_rule import EPS, DeltaRule, reference
+from jaxengine.ops.delta_chunk import EPS
+from jaxengine.ops.delta_rule import DeltaRule, reference
 from jaxengine.ops.triton.delta_rule import delta_rule as kernel
 from tests.jaxengine.ops.state_steps import LAYER, LAYERS, batch_of
 
