@@ -74,7 +74,7 @@ def _adapted_width(shapes: Shapes) -> int:
 
 def _width(spec: ModelSpec, devices: int) -> float:
     """Elements of a token that live together where it is widest."""
-    residuals = RESIDUALS * spec.hidden_size
+    residuals: float = RESIDUALS * spec.hidden_size
     if spec.state_space:
         return residuals + SCANNED * spec.state_space.channels / devices
     if spec.linear_attention is not None:

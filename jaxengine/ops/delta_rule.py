@@ -12,7 +12,7 @@ Legend: L layers in the caches, T tokens, K key heads, G value heads of each, D 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxengine.ops.delta_chunk import CHUNK, EPS, Chunk, Products, chunk_step
 from jaxengine.ops.triton import delta_rule as triton
 from jaxengine.sharding import TP, by_device
 
+OF_VALUE_HEAD: Any = Chunk(None, None, 0, 0, 0)  # type: ignore[arg-type]
 DeltaRule = Callable[[DeltaInputs, Array, StepBatch], tuple[Array, Array]]
 
 
@@ -47,11 +48,11 @@ def _ragged(inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array
     each (16 heads of 128 x 128 states, 2 cores of an EPYC, JAX 0.10.2).
     """
     heads, group, width = inputs.values.shape[1:]
-    of_heads = jax.vmap(jax.vmap(_chunk_of_head, in_axes=(Chunk(None, None, 0, 0, 0), 0)))  # key heads, then of each
+    of_heads = jax.vmap(jax.vmap(_chunk_of_head, in_axes=(OF_VALUE_HEAD, 0)))  # key heads, then of each
 
     def chunk(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         y, states = carry
-        first, count = chunks.first[i], chunks.count[i]
+        first, count = chunks.first[i], chunks.tokens[i]
         token = first + jnp.arange(CHUNK)
         real = jnp.arange(CHUNK) < count
 
@@ -78,7 +79,7 @@ class _Chunks(NamedTuple):
     """Runs of at most CHUNK tokens, none of two rows, in order."""
 
     first: Array  # i32 [chunks], the first token
-    count: Array  # i32 [chunks]
+    tokens: Array  # i32 [chunks], how many
     real: Array  # i32 [], how many chunks there are
 
 

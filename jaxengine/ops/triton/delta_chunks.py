@@ -58,7 +58,7 @@ def _kernel(
     starts: Any,
     slots: Any,
     positions: Any,
-    inputs: DeltaInputs,
+    inputs: Any,
     y: Any,
     new_states: Any,
 ) -> None:
@@ -79,9 +79,7 @@ def _kernel(
         plt.store(new_states.at[at], s, mask=both)
 
 
-def _chunk(
-    interpret: bool, inputs: DeltaInputs, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array
-) -> Array:
+def _chunk(interpret: bool, inputs: Any, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array) -> Array:
     """s [D, COLUMNS] after one chunk more. Behind the row's end tokens are zeros, and change nothing."""
     token = first + i * CHUNK + jnp.arange(CHUNK)
     real = token < end

@@ -48,7 +48,7 @@ def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: 
     return y, states
 
 
-def _kernel(layer: Any, states: Any, slots: Any, positions: Any, inputs: DeltaInputs, y: Any, new_states: Any) -> None:
+def _kernel(layer: Any, states: Any, slots: Any, positions: Any, inputs: Any, y: Any, new_states: Any) -> None:
     group, size, width = states.shape[3:]
     token, head = pl.program_id(2), (pl.program_id(1) // group, pl.program_id(1) % group)
     column = pl.program_id(0) * COLUMNS + jnp.arange(COLUMNS)
