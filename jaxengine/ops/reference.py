@@ -146,6 +146,8 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
 
     def one_row(row: Array, out: Array) -> Array:
         first, end = starts[row], starts[row + 1]
+        if batch.wanted is not None:
+            first = jnp.where(batch.wanted.only, jnp.clip(batch.wanted.first[row], first, end), first)
         for block in BLOCKS:
             size = min(block.queries, q.shape[1])
             if size < block.least:

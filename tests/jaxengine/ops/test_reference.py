@@ -1,13 +1,16 @@
 """The oracle of the kernels against the definition of attention, in f64 and one query at a time."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxengine.ops import AttentionBias, AttentionSpec, reference
+from jaxengine.ops.batch import Wanted
 from tests.jaxengine.ops.steps import (
     LAYER,
     Shape,
@@ -142,6 +145,21 @@ def test_an_image_s_tokens_see_it_to_its_end(window: int, past_window: bool) -> 
         out, _, _ = jax.jit(partial(reference.attend, spec=spec, bias=AttentionBias()))(*step.arrays("float32"))
         expected = dense_attention(step, spec, AttentionBias())
         np.testing.assert_allclose(np.asarray(out)[: step.tokens], expected, atol=2e-6)
+
+
+def test_in_a_last_layer_no_query_in_front_of_those_wanted_attends() -> None:
+    step = build_step(np.random.default_rng(10), SHAPE, [300, 40, 60], [200, 40, 60], rows=4, tokens=320, ragged=True)
+    qkv, rope_tables, keys, values, batch = step.arrays("float32")
+    attend = jax.jit(partial(reference.attend, spec=AttentionSpec(), bias=AttentionBias()))
+    first = np.array([199, 320, 245, 320])  # the second row's are not wanted
+    for only in (False, True):
+        wanted = replace(batch, wanted=Wanted(jnp.array(only), jnp.array([199]), jnp.asarray(first)))
+        out = np.asarray(attend(qkv, rope_tables, keys, values, wanted)[0])[: step.tokens]
+        attends = np.arange(step.tokens) >= only * np.repeat(first[:3], np.array(step.counts))
+        np.testing.assert_allclose(
+            out[attends], dense_attention(step, AttentionSpec(), AttentionBias())[attends], atol=2e-6
+        )
+        assert not out[~attends].any()
 
 
 def test_a_prompt_multiplies_its_keys_in_large_products() -> None:
