@@ -37,6 +37,7 @@ class DeviceTraits:
     cache_as_bits: a cache of 8-bit floats is held as integers, see `jaxengine/ops/cache.py`.
     costly_first_run: an executable's first run loads code and records a graph.
     duplicates_shared_work: XLA fuses what several layers read into each of them, unless a condition stands between.
+    drops_unwanted: what no one reads of the last layer is left out, which takes a condition in each step with prompts.
     int8_products: how a CPU multiplies by an int8 weight fastest, see `jaxengine/ops/matmul.py`.
     """
 
@@ -50,6 +51,7 @@ class DeviceTraits:
     cache_as_bits: bool = False
     costly_first_run: bool = True
     duplicates_shared_work: bool = False
+    drops_unwanted: bool = False
     int8_products: Int8Products = "f32"
 
     @property
@@ -106,4 +108,5 @@ CPU = DeviceTraits(
     cache_as_bits=True,
     costly_first_run=False,
     duplicates_shared_work=True,
+    drops_unwanted=True,
 )

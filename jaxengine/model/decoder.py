@@ -5,6 +5,7 @@ stacked weights would copy every layer's weights each step on a GPU.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import rope_tables_of
 from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
+from jaxengine.ops.batch import Wanted
 from jaxengine.ops.scan import state_scan
 
 Layers = tuple[Array, ...]  # caches of all layers, see `model/cache.py`; and features, see `FeatureDecoder`
@@ -90,16 +92,21 @@ class Decoder(nnx.Module):
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
     def __call__(
-        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], images: Images | None = None
+        self,
+        ids: Array,
+        layers: Layers,
+        batches: Sequence[StepBatch],
+        images: Images | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[Array, Layers]:
-        """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
+        """ids [T] → normalised hidden states [T, hidden], at least of the tokens `wanted`, and the caches with all
+        tokens written.
 
         There is a batch for each page table of a sequence, and one of slots where layers keep states; a layer uses the
-        batch of its group. If there are more
-        layers than the caches have, as an encoder may, layer i is layer i modulo that number in them. Without pictures
-        the layers that attend to them do nothing, or go through their MLPs alone.
+        batch of its group. If there are more layers than the caches have, as an encoder may, layer i is layer i modulo
+        that number in them. Without pictures the layers that attend to them do nothing, or go through their MLPs alone.
         """
-        hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
+        hidden, layers, _ = self.tapped(ids, layers, batches, (), images, wanted)
         return hidden, layers
 
     def tapped(
@@ -109,6 +116,7 @@ class Decoder(nnx.Module):
         batches: Sequence[StepBatch],
         taps: Sequence[int],
         images: Images | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[Array, Layers, list[Array]]:
         """The same, and the residual streams [T, hidden] in front of the layers `taps`, of which the last may be one
         more than there are.
@@ -136,7 +144,10 @@ class Decoder(nnx.Module):
             keys, values, number = caches.of_layer(place, recurrent)
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
-            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, batches[table].of_layer(number))
+            own = batches[table].of_layer(number)
+            if i == len(self.layers) - 1:
+                own = replace(own, wanted=wanted)
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, own)
             caches.replace(place, keys, values, recurrent)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))

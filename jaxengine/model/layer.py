@@ -5,8 +5,10 @@ pictures adds nothing to tokens that see none, or what its MLP makes of them alo
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -91,7 +93,19 @@ class Layer(nnx.Module):
         return self._with_mlp(stream, batch) if self.blind_mlp else stream
 
     def _with_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
-        """`stream` with the MLP's branch behind that of attention."""
+        """`stream` with the MLP's branch behind that of attention; of tokens that are not wanted 0."""
+        wanted, all_tokens = batch.wanted, partial(self._with_whole_mlp, batch=batch)
+        if wanted is None or batch.adapters is not None or self.of_pictures or not isinstance(self.mlp, MLP):
+            return all_tokens(stream)
+
+        def of_wanted(stream: ResidualStream) -> ResidualStream:
+            made = all_tokens(jax.tree.map(lambda of_tokens: of_tokens[wanted.token], stream))
+            return jax.tree.map(lambda some: jnp.zeros_like(some, shape=x.shape).at[wanted.token].set(some), made)
+
+        x = stream.x
+        return jax.lax.cond(wanted.only, of_wanted, all_tokens, stream)  # type: ignore[no-any-return]
+
+    def _with_whole_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         x, branch_input = self._branch_input(stream, self.mlp_norm)
         return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm)
 

@@ -44,8 +44,12 @@ class TracedDecoder(nnx.Module):
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         jax.eval_shape(self._run, shapes, *self._probe_step(arrays[0].dtype))
 
-    def __call__(self, ids: Array, layers: Any, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
-        """ids [T] → hidden states [T, hidden], and the caches with these tokens written. All layers share one table."""
+    def __call__(
+        self, ids: Array, layers: Any, batches: Sequence[StepBatch], images: None = None
+    ) -> tuple[Array, Layers]:
+        """ids [T] → hidden states [T, hidden], and the caches with these tokens written. All layers share one table.
+        No such model sees `images`.
+        """
         (batch,) = batches
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 

@@ -12,6 +12,16 @@ from jax.typing import ArrayLike
 from jaxengine.ops.adapters import AdapterTokens
 
 
+class Wanted(NamedTuple):
+    """The tokens of which the output of a ragged step's last layer is read. Of the others, which it has no other use
+    for, it may be anything finite, if these are `only` ones.
+    """
+
+    only: Array  # bool []
+    token: Array  # [N] i32; padding names any
+    first: Array  # [R] i32, of each row; T if it has none
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StepBatch:
@@ -22,7 +32,7 @@ class StepBatch:
     image: the first max(horizon, position + 1) keys. Of a row's tokens, a later one's may not be less. A window hides
     keys from such a token too (Gemma 3), unless `past_window`, which is static (PaliGemma 2). `cross` is the batch with
     which the same tokens read what their encoder wrote.
-    `ragged` is static: without it every row is exactly one token, token t being row t.
+    `ragged` is static: without it every row is exactly one token, token t being row t. `wanted` is of the last layer.
     """
 
     position: Array  # [T] i32, in the token's own sequence
@@ -39,6 +49,7 @@ class StepBatch:
     rope_position: Array | None = None  # i32 [T], or [3, T] for ropes with axes: what rotates; None = position
     horizon: Array | None = None  # [T] i32, of prompts and pictures: the last visible key + 1; 0 = the token's own
     past_window: bool = dataclasses.field(default=False, metadata={"static": True})
+    wanted: Wanted | None = None  # None = of all tokens
     layer: ArrayLike = 0  # [] i32, which of the layers in the caches this is for, see `model/cache.py`
 
     @property

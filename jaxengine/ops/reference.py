@@ -30,19 +30,24 @@ FEW_HEADS = (
 
 
 class Block(NamedTuple):
-    """How many queries of one row are computed together, if at least `least` are left, and how many keys at once."""
+    """How many queries of one row are computed together, if at least `least` are left, and how many keys at once,
+    unless a page has more.
+    """
 
     queries: int
     least: int
-    keys: int  # unless a page has more
+    keys: int
+    keys_left: int  # a part of `keys`: at the end, where no more are left
 
 
 # Of a decode step 128 keys took 1.05 to 1.8 times as long at lengths of 60 to 768.
 KEY_BLOCK = 64
 # Of a ragged step. One query at a time instead of 16 halves the time of decoding rows, but a third kind of block added
 # 2 s to the compilation of 30 layers. 256 queries of a prompt of 1024 took 1.1 (K = G = 3) to 1.3 times as long (K = 8,
-# G = 4) in blocks of 128 queries, and 3 times as long in blocks of 32 queries and 64 keys.
-BLOCKS = (Block(256, 96, 256), Block(16, 1, 64))
+# G = 4) in blocks of 128 queries, and 3 times as long in blocks of 32 queries and 64 keys. With 256 keys at a time all
+# 1024 took 1.17 (K = G = 3), 1.15 (K = 2, G = 7) and 1.0 times as long (K = 8, G = 4) as with 512, and 256 at the end:
+# two cores compute no less, but wait for each other more rarely.
+BLOCKS = (Block(256, 96, 512, 256), Block(16, 1, 64, 64))
 
 
 def attend(
@@ -141,6 +146,8 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
 
     def one_row(row: Array, out: Array) -> Array:
         first, end = starts[row], starts[row + 1]
+        if batch.wanted is not None:
+            first = jnp.where(batch.wanted.only, jnp.clip(batch.wanted.first[row], first, end), first)
         for block in BLOCKS:
             size = min(block.queries, q.shape[1])
             if size < block.least:
@@ -150,7 +157,8 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
             first = first + count * size
         return out
 
-    return jnp.moveaxis(jax.lax.fori_loop(0, batch.tables.shape[0], one_row, jnp.zeros(q.shape)), 0, 1)
+    rows = jnp.max(jnp.where(batch.row < batch.tables.shape[0], batch.row + 1, 0))  # that have tokens
+    return jnp.moveaxis(jax.lax.fori_loop(0, rows, one_row, jnp.zeros(q.shape)), 0, 1)
 
 
 def _query_block(
@@ -168,7 +176,7 @@ def _query_block(
     out: Array,
 ) -> Array:
     """`out` [K, T, G, D] with the attention of block `i` of row `row`, whose tokens from `first` to `end` are left."""
-    size, length = min(block.queries, q.shape[1]), max(block.keys, keys.shape[2])
+    size = min(block.queries, q.shape[1])
     first = first + i * size
     last = jnp.minimum(first + size, end) - 1
     begin: Array | int = jnp.maximum(batch.position[first] + 1 - spec.window, 0) if spec.window else 0
@@ -181,10 +189,10 @@ def _query_block(
     position, kv_length, unhidden = jax.tree.map(
         lambda of_tokens: jax.lax.dynamic_slice_in_dim(of_tokens, at, size), (batch.position, batch.kv_length, unhidden)
     )
-    read = partial(_key_block, keys, values, batch.layer, batch.tables[row], length)
+    read = partial(_key_block, keys, values, batch.layer, batch.tables[row])
 
-    def absorb(j: Array, running: softmax.Running) -> softmax.Running:
-        k, v = read(j)
+    def absorb(length: int, j: Array, running: softmax.Running) -> softmax.Running:
+        k, v = read(length, j)
         key = j * length + jnp.arange(length)
         v = jnp.where(((key >= begin) & (key < stop))[:, None, None], v, 0).astype(jnp.float32)
         scores = jnp.einsum("ktgd,skd->ktgs", queries, k.astype(jnp.float32))
@@ -193,7 +201,13 @@ def _query_block(
         return softmax.absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
 
     sinks = None if bias.sinks is None else bias.sinks[:, None]
-    running = jax.lax.fori_loop(begin // length, (stop + length - 1) // length, absorb, softmax.start(queries, sinks))
+    running = softmax.start(queries, sinks)
+    whole, rest = max(block.keys, keys.shape[2]), max(block.keys_left, keys.shape[2])
+    count = (stop + rest - 1) // rest * rest // whole  # of whole blocks
+    running = jax.lax.fori_loop(begin // whole, count, partial(absorb, whole), running)
+    if rest < whole:
+        left = jnp.maximum(begin, count * whole) // rest
+        running = jax.lax.fori_loop(left, (stop + rest - 1) // rest, partial(absorb, rest), running)
     token = at + jnp.arange(size)
     mine = ((token >= first) & (token <= last))[:, None, None]
     attended = jnp.where(mine, softmax.finish(running), jax.lax.dynamic_slice_in_dim(out, at, size, axis=1))

@@ -154,6 +154,7 @@ class Sections(NamedTuple):
     """The buffer in parts, field by field."""
 
     real: Array  # i32 [], how many of the T tokens are real
+    sampled_only: Array  # i32 [], whether nothing is read of tokens without a sample; 0 or 1
     tokens: TokenFields
     rows: RowFields
     samples: Array  # i32 [fields, N], see `unpack_samples`
@@ -161,7 +162,8 @@ class Sections(NamedTuple):
     sight: SightFields
 
 
-TOKEN, PREVIOUS = (SampleFields._fields.index(name) for name in ("token", "previous"))
+HEADER = 2  # numbers in front of the sections
+SAMPLE_SLOT, TOKEN, PREVIOUS = (SampleFields._fields.index(name) for name in ("slot", "token", "previous"))
 FLOATS = len(SampleFields._fields) - SampleFields._fields.index("temperature")
 
 
@@ -192,15 +194,15 @@ class StepShape:
         samples, updates = len(SampleFields._fields) * self.samples, len(TableUpdates._fields) * self.updates
         return list(
             accumulate(
-                (1, tokens, rows, samples, updates, self.sight.of_token * self.tokens, self.sight.run * self.rows)
+                (HEADER, tokens, rows, samples, updates, self.sight.of_token * self.tokens, self.sight.run * self.rows)
             )
         )
 
     def parts(self, packed: Array) -> Parts:
         """i32 [size] → its sections, each as one array."""
-        real, tokens, rows, samples, updates, *_ = self._ends
+        header, tokens, rows, samples, updates, *_ = self._ends
         return Parts(
-            packed[real:tokens].reshape(-1, self.tokens),
+            packed[header:tokens].reshape(-1, self.tokens),
             packed[tokens:rows].reshape(-1, self.rows),
             packed[rows:samples].reshape(len(SampleFields._fields), self.samples),
             packed[samples:updates].reshape(-1, self.updates),
@@ -210,7 +212,8 @@ class StepShape:
     def sections(self, packed: Array) -> Sections:
         """i32 [size] → its sections and their fields."""
         tokens, rows, samples, updates, sight = self.parts(packed)
-        return Sections(packed[0], TokenFields(*tokens), RowFields(*rows), samples, TableUpdates(*updates), sight)
+        of_tokens, of_rows, updated = TokenFields(*tokens), RowFields(*rows), TableUpdates(*updates)
+        return Sections(packed[0], packed[1], of_tokens, of_rows, samples, updated, sight)
 
 
 def unpack_samples(packed: Array) -> SampleFields:

@@ -23,10 +23,12 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.image_rows import ImageRows, Images, PictureCaches
 from jaxengine.ops import StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
+from jaxengine.ops.batch import Wanted
 from jaxengine.step import sampling
 from jaxengine.step.buffer import (
     LAST_TOKEN,
     PREVIOUS,
+    SAMPLE_SLOT,
     TOKEN,
     RowFields,
     SampleFields,
@@ -61,6 +63,7 @@ class Unpacked(NamedTuple):
     """A step's upload on the device, and the page table with its updates."""
 
     real: Array  # i32 [], how many tokens are
+    sampled_only: Array  # i32 [], whether nothing is read of tokens without a sample
     tokens: TokenFields
     rows: RowFields
     packed_samples: Array  # i32 [fields, N]
@@ -71,11 +74,11 @@ class Unpacked(NamedTuple):
 
     @classmethod
     def of(cls, shape: StepShape, slot_state: SlotState, packed: Array) -> "Unpacked":
-        real, tokens, rows, packed_samples, updates, sight = shape.sections(packed)
+        real, sampled_only, tokens, rows, packed_samples, updates, sight = shape.sections(packed)
         table = slot_state.table.at[updates.row, updates.column].set(updates.page, mode="drop")
         slots = slot_state.latest.id.shape[0]
         slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
-        return cls(real, tokens, rows, packed_samples, table, slot, slots, sight)
+        return cls(real, sampled_only, tokens, rows, packed_samples, table, slot, slots, sight)
 
     def per_token(self, of_row: Array) -> Array:
         """[R] → [T], 0 for padding."""
@@ -112,6 +115,14 @@ class Unpacked(NamedTuple):
     def of_slots(self, batch: StepBatch) -> StepBatch:
         """`batch`, but with slots in place of pages: for layers that keep states of a sequence."""
         return replace(batch, page=self.slot, tables=self.rows.slot[:, None])
+
+    def wanted(self) -> Wanted:
+        """What is read of the last layer."""
+        tokens, rows = self.tokens.row.shape[0], self.rows.slot.shape[0]
+        token = self.packed_samples[TOKEN]
+        of = jnp.where(self.packed_samples[SAMPLE_SLOT] < self.slots - 1, self.tokens.row[token], rows)
+        first = jnp.full(rows, tokens).at[of].min(token, mode="drop")
+        return Wanted(self.sampled_only > 0, token, first)
 
     def after_encoder_pages(self, batch: StepBatch, page_size: int) -> StepBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
@@ -192,7 +203,7 @@ class Backbone(Split):
         pool: Any = None,
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
         """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
-        [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens.
+        [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens, if any but those are read.
 
         `pool` is what a model has seen, for a step whose tokens may be of images or whose layers attend to any, see
         `step/see.py`.
@@ -205,7 +216,11 @@ class Backbone(Split):
         if decoder.spec.recurrent_layers:
             batches.append(step.of_slots(batches[0]))
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
-        hidden, layers = decoder(ids, layers, batches, *_seen(decoder.spec, pool, step.sight, batches[0]))
+        seen = _seen(decoder.spec, pool, step.sight, batches[0])
+        if shape.ragged and shape.samples < shape.tokens and _drops_unwanted(decoder):
+            hidden, layers = decoder(ids, layers, batches, seen, step.wanted())
+        else:
+            hidden, layers = decoder(ids, layers, batches, seen)
         slot_state = slot_state._replace(table=step.table)
         if not shape.ragged:  # sample i is of token i
             return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids), hidden, None
@@ -214,13 +229,18 @@ class Backbone(Split):
         return layers, slot_state, packed_samples, hidden[token], hidden
 
 
-def _seen(spec: ModelSpec, pool: Any, sight: SightFields, batch: StepBatch) -> list[Images]:
+def _drops_unwanted(decoder: Any) -> bool:
+    """Whether it can tell what is read of it. What EAGLE's layers read is of every token."""
+    return isinstance(decoder, Decoder) and decoder.device.drops_unwanted
+
+
+def _seen(spec: ModelSpec, pool: Any, sight: SightFields, batch: StepBatch) -> Images | None:
     """What the step's tokens see of `pool`, if the step has it."""
     if pool is None or spec.vision is None:
-        return []
+        return None
     if sight.seen is not None and sight.run is not None:
-        return [PictureCaches.of(pool, sight.seen, sight.run, spec.vision.places, batch)]
-    return [] if sight.image_row is None else [ImageRows.of(pool, sight.image_row)]
+        return PictureCaches.of(pool, sight.seen, sight.run, spec.vision.places, batch)
+    return None if sight.image_row is None else ImageRows.of(pool, sight.image_row)
 
 
 def sample_greedy(

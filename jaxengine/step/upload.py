@@ -16,6 +16,7 @@ from jaxengine.step.buffer import (
     BLIND,
     FLOATS,
     FULL_SAMPLER,
+    HEADER,
     LAST_TOKEN,
     LOOKS_BACK,
     MASKED,
@@ -101,7 +102,7 @@ class SlotFields:
 def _padding(shape: StepShape, sink_slot: int, table_width: int) -> np.ndarray:
     """The buffer of a step of nothing but padding. Copying it takes 0.2 us, and making it 20."""
     buffer = np.zeros(shape.size, np.int32)
-    _, tokens, rows, packed_samples, updates, sight = shape.sections(buffer)  # type: ignore[arg-type]
+    _, _, tokens, rows, packed_samples, updates, sight = shape.sections(buffer)  # type: ignore[arg-type]
     samples = _host_samples(packed_samples)  # type: ignore[arg-type]
     tokens.row[:] = shape.rows  # type: ignore[index]
     rows.slot[:] = samples.slot[:] = samples.mask[:] = sink_slot  # type: ignore[index]
@@ -125,7 +126,8 @@ class Upload:
         slot = np.array([row.sequence.slot for row in rows], np.int32)
         self.rows[:, : len(rows)] = slots.packed_rows[:, slot]
         ends = self._place(rows)
-        used = self.buffer[0] = ends[-1]
+        used = ends[-1]
+        self.buffer[:HEADER] = used, self.ragged and not any(row.sequence.reads_whole_prompt for row in rows)
         ids = self.tokens[ID]
         ids[:used] = LAST_TOKEN
         for row, last in zip(rows, ends, strict=True):

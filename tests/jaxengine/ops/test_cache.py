@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from jaxengine.ops import Ops, StepBatch
-from jaxengine.ops.cache import as_floats, storage_dtype
+from jaxengine.ops import Ops, RopeTables, StepBatch
+from jaxengine.ops.cache import as_floats, rotated, storage_dtype
 from jaxengine.sharding import make_mesh
 
 PAGES, PAGE_SIZE, LAYERS = 12, 16, 3
@@ -67,3 +67,9 @@ def test_a_step_on_a_cpu_does_not_copy_its_cache(cache: str, ragged: bool) -> No
     memory = step.memory_analysis()
     assert memory.alias_size_in_bytes == 2 * held.size * held.dtype.itemsize
     assert memory.temp_size_in_bytes < held.size * held.dtype.itemsize / 10
+
+
+def test_a_rotation_joins_no_halves() -> None:
+    """XLA would compute them an element at a time, ten times as long."""
+    x, tables = jnp.ones((4, 3, 4, 64)), RopeTables(jnp.ones((4, 32)), jnp.ones((4, 32)))
+    assert "concatenate(" not in jax.jit(rotated).lower(x, tables).compile().as_text()
