@@ -86,12 +86,11 @@ class SchemaReader:
         self._bound_numbers()
         below = list(self._below())
         if "$ref" in node:
-            below.append((self._target(), node["$ref"]))
+            below.append((self._target(), _cut(node["$ref"])))
         return below
 
     def _wrong(self, reason: str) -> ValueError:
-        place = self._place if len(self._place) <= MAX_SHOWN else f"{self._place[:MAX_SHOWN]}…"
-        return ValueError(f"{reason} (at {place})")
+        return ValueError(f"{reason} (at {self._place})")
 
     def _drop_annotations(self) -> None:
         node = self._node
@@ -183,15 +182,14 @@ class SchemaReader:
             )
 
     def _below(self) -> Iterator[tuple[Any, str]]:
-        node, place = self._node, self._place
-        for name in node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
-            value = node[name]
+        for name in self._node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
+            value, place = self._node[name], f"{self._place}/{name}/"
             if isinstance(value, list):
-                yield from ((each, f"{place}/{name}/{number}") for number, each in enumerate(value))
+                yield from ((each, _cut(f"{place}{number}")) for number, each in enumerate(value))
             elif name in NAMED_SCHEMAS:
-                yield from ((each, f"{place}/{name}/{key}") for key, each in value.items())
+                yield from ((each, _cut(f"{place}{key}")) for key, each in value.items())
             else:
-                yield value, f"{place}/{name}"
+                yield value, _cut(place[:-1])
 
     def _target(self) -> Any:
         """What the node refers to; its `$ref` becomes one that llguidance reads whatever characters are in it."""
@@ -215,6 +213,11 @@ class SchemaReader:
             and told_apart([self._references.resolved(each) for each in node["oneOf"]])
         ):
             _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
+
+
+def _cut(place: str) -> str:
+    """`place` as it is shown. Cut before it is kept: a long name is part of the place of every schema inside it."""
+    return place if len(place) <= MAX_SHOWN else f"{place[:MAX_SHOWN]}…"
 
 
 def _optional_in_a_row(node: dict[str, Any]) -> int:
