@@ -3,21 +3,20 @@
 The bounds are on what makes llguidance slow [1.9.1, 49,152 ids, first mask]: a literal of 100 kB takes 0.2 s, 5,000
 properties of one object 33 s, `anyOf` of 2,000 objects 5.6 s. What is still slow is stopped by the engine.
 
-Three rewrites. An `oneOf` whose members can be told apart is an `anyOf`: llguidance can prove that only where there
-are no references. `nullable` is a union with null, as in OpenAPI: JSON Schema has no such word, so a model could not
-write the null that the client is prepared for. And bounds beyond 2^53, where numbers in JSON are no longer exact, are
-drawn in.
+Two rewrites, besides those of `bounds`. An `oneOf` whose members can be told apart is an `anyOf`: llguidance can prove
+that only where there are no references. `nullable` is a union with null, as in OpenAPI: JSON Schema has no such word,
+so a model could not write the null that the client is prepared for.
 """
 
 import itertools
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
+from gateway.grammar.bounds import EXACT, draw_in
 from gateway.grammar.closing import close, close_all, give_types
 from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
@@ -39,8 +38,6 @@ MAX_ENUM_VALUES = 5_000  # in all
 MAX_MEMBERS = 500  # of every anyOf and oneOf together
 MAX_REFERENCES = 200
 MAX_LITERAL_CHARACTERS = 8_192
-MAX_MULTIPLE = 10_000  # of the last decimal place
-EXACT = 2**53  # up to here every whole number is a double
 MAX_SHOWN = 120  # characters of a place, or of a format's name
 
 
@@ -83,7 +80,7 @@ class SchemaReader:
         self._check_sizes()
         self._check_patterns()
         self._read_format()
-        self._bound_numbers()
+        self._draw_in_bounds()
         below = list(self._below())
         if "$ref" in node:
             below.append((self._target(), _cut(node["$ref"])))
@@ -161,25 +158,15 @@ class SchemaReader:
             raise self._wrong(f"the format {json.dumps(name)[:MAX_SHOWN]} cannot be enforced")
         del node["format"]
 
+    def _draw_in_bounds(self) -> None:
+        try:
+            draw_in(self._node, fractions="number" in self._types())
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+
     def _types(self) -> set[str]:
         given = self._node.get("type", ["string", "number"])
         return {given} if isinstance(given, str) else set(given)
-
-    def _bound_numbers(self) -> None:
-        node = self._node
-        for names, sign in ((("maximum", "exclusiveMaximum"), 1), (("minimum", "exclusiveMinimum"), -1)):
-            for name in names:
-                bound = node.get(name, 0)
-                if sign * bound > EXACT:
-                    node[name] = sign * EXACT
-                elif sign * bound < -EXACT:
-                    raise self._wrong(f"{name} beyond 2^53 cannot be enforced")
-        _, digits, exponent = Decimal(repr(node.get("multipleOf", 1))).as_tuple()
-        places = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
-        if places > MAX_MULTIPLE:
-            raise self._wrong(
-                f"multipleOf is {places} times its last decimal place, at most {MAX_MULTIPLE} are allowed"
-            )
 
     def _below(self) -> Iterator[tuple[Any, str]]:
         for name in self._node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
