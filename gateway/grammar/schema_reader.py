@@ -37,6 +37,7 @@ MAX_OPTIONAL = 300  # of these in a row: any of them may come next; see `LIMITS`
 MAX_ENUM_VALUES = 5_000  # in all
 MAX_MEMBERS = 500  # of every anyOf and oneOf together
 MAX_REFERENCES = 200
+MAX_PATTERN_CHARACTERS = 65_536  # of all patterns: to check so many takes 50 ms
 MAX_LITERAL_CHARACTERS = 8_192
 MAX_SHOWN = 120  # characters of a place, or of a format's name
 
@@ -51,7 +52,7 @@ class SchemaReader:
         self.root = root
         self._id = root.get("$id")
         self._references = References(root)
-        self._enum_values = self._members = self._reference_count = 0
+        self._enum_values = self._members = self._reference_count = self._pattern_characters = 0
         waiting: list[tuple[Any, str]] = [(root, "#")]
         read: dict[int, dict[str, Any]] = {}
         while waiting:
@@ -121,12 +122,14 @@ class SchemaReader:
         self._enum_values += len(node.get("enum", ()))
         self._members += len(node.get("anyOf", ())) + len(node.get("oneOf", ()))
         self._reference_count += "$ref" in node
+        self._pattern_characters += len(node.get("pattern", "")) + sum(map(len, node.get("patternProperties", ())))
         for count, most, things in (
             (len(node.get("properties", ())), MAX_PROPERTIES, "properties of one object"),
             (_optional_in_a_row(node), MAX_OPTIONAL, "optional properties of one object with no required one between"),
             (self._enum_values, MAX_ENUM_VALUES, "values of enum"),
             (self._members, MAX_MEMBERS, "members of anyOf and oneOf"),
             (self._reference_count, MAX_REFERENCES, "references"),
+            (self._pattern_characters, MAX_PATTERN_CHARACTERS, "characters of patterns"),
         ):
             if count > most:
                 raise self._wrong(f"the schema has more than {most} {things}")

@@ -251,6 +251,7 @@ TOO_MUCH: list[tuple[Any, str]] = [
     ({"pattern": "(a{200}){51}"}, "10000"),
     ({"patternProperties": {"(a{200}){51}": {}}}, "10000"),
     ({"pattern": "a\0"}, "NUL"),
+    ({"patternProperties": {f"{2_000 * 'a'}{i}": {} for i in range(33)}}, "65536 characters of patterns"),
 ]
 
 
