@@ -236,6 +236,25 @@ def test_marks_inside_each_other_are_shown_as_they_are_written(page: Page, serve
     assert 4000 * mark + "x" in answer.inner_text()
 
 
+def test_code_is_copied_again_and_again_and_a_browser_that_copies_nothing_raises_nothing(
+    page: Page, server: Server
+) -> None:
+    answering(page, {"content": "```\ncode\n```\n"})
+    ask(page, server)
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    button = page.locator(".code button")
+    for _ in range(2):
+        expect(button).to_have_text("Copy")
+        button.click()
+        expect(button).to_have_text("Copied")
+    assert page.evaluate("() => window.copied") == "code\n"
+    expect(button).to_have_text("Copy")
+    page.evaluate("() => { navigator.clipboard.writeText = async () => { window.asked = true; throw new Error(); }; }")
+    button.click()
+    page.wait_for_function("() => window.asked")
+    expect(button).to_have_text("Copy")
+
+
 FRAMES = """() => {
   window.gaps = [];
   let last = performance.now();

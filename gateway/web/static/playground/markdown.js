@@ -4,7 +4,7 @@
 // tags; images are links, since to load one would tell its server what was said.
 import { Marked } from "../vendor/marked.js";
 import createPurifier from "../vendor/purify.js";
-import { copy } from "../common/copy.js";
+import { copy, COPIED } from "../common/copy.js";
 import { html, useEffect, useLayoutEffect, useRef } from "../common/ui.js";
 
 const TAGS = `a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul`.split(" ");
@@ -58,7 +58,9 @@ function plain(text) {
 function addCopyButton(block) {
   const button = document.createElement("button");
   Object.assign(button, { type: "button", className: "small", textContent: "Copy" });
-  button.addEventListener("click", () => copy(block.textContent).then(() => (button.textContent = "Copied")));
+  const tell = (words) => (button.textContent = words);
+  const copied = () => (tell("Copied"), setTimeout(tell, COPIED, "Copy"));
+  button.addEventListener("click", () => copy(block.textContent).then(copied, () => {}));
   const box = document.createElement("div");
   box.className = "code";
   block.replaceWith(box);
