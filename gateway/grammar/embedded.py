@@ -1,7 +1,7 @@
 r"""The JSON schemas in a grammar that a client wrote in Lark: what they ask is enforced or refused, as anywhere else.
 
 llguidance 1.9.1 would obey options that a schema gives itself (`x-guidance`), and leave out keywords that the draft
-named by `$schema` lacks.
+named by `$schema` lacks. A rule's `temperature` it reads and leaves to its caller, which samples all tokens alike.
 """
 
 import json
@@ -17,6 +17,7 @@ _DIRECTIVE = "%json"
 _LEXEME = re.compile(
     r'(?:#|//)[^\n]*|"(?:\\[\s\S]|[^"\\])*(?:"|\\?\Z)|/(?:\\[\s\S]|[^/\\])+(?:/|\\?\Z)|<[^<>\s]+>' + f"|{_DIRECTIVE}"
 )
+_TEMPERATURE = re.compile(r"[\[,]\s*temperature\s*=")
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
 
@@ -25,6 +26,7 @@ def enforced(lark: str, style: JsonStyle) -> str:
     """`lark` with every schema as `json_schema` writes it, on the same lines. Raises ValueError."""
     written, at, schemas = "", 0, 0
     while (found := _LEXEME.search(lark, at)) is not None:
+        _check_between(lark, at, found.start())
         written += lark[at : found.end()]
         at = found.end()
         if found[0] == _DIRECTIVE:
@@ -33,7 +35,14 @@ def enforced(lark: str, style: JsonStyle) -> str:
                 raise ValueError(f"the grammar holds more than {MAX_SCHEMAS} schemas")
             at = _end(lark, found.end())
             written += _schema(lark, found.end(), at, style)
+    _check_between(lark, at, len(lark))
     return written + lark[at:]
+
+
+def _check_between(lark: str, begin: int, end: int) -> None:
+    """What stands between lexemes that hold text of their own. Raises ValueError."""
+    if (found := _TEMPERATURE.search(lark, begin, end)) is not None:
+        raise ValueError(f"temperature in line {_line(lark, found.end())} is not supported for a rule alone")
 
 
 def _end(lark: str, begin: int) -> int:

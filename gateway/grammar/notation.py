@@ -1,13 +1,15 @@
 """Grammars that clients write themselves: in Lark, as llguidance knows it, or in GBNF, llama.cpp's EBNF."""
 
+import re
 from typing import Literal
 
 MAX_CHARACTERS = 65_536
 MAX_DEPTH = 64  # of brackets; llama.cpp's own parser crashes at 60,000 groups
+_RULE_OF_GBNF = re.compile(r"^[ \t]*<?[\w.-]+>?\s*::=", re.MULTILINE)
 
 
 def notation(text: str) -> Literal["lark", "gbnf"]:
-    """In which of the two `text` is written: GBNF defines rules by `::=`.
+    """In which of the two `text` is written: lines of GBNF define rules by `::=`.
 
     Raises:
         ValueError: it is too long or nests too deeply.
@@ -20,7 +22,7 @@ def notation(text: str) -> Literal["lark", "gbnf"]:
         raise ValueError("the grammar holds a NUL character")
     if _depth(text) > MAX_DEPTH:
         raise ValueError(f"the grammar nests brackets deeper than {MAX_DEPTH} levels")
-    return "gbnf" if "::=" in text else "lark"
+    return "gbnf" if _RULE_OF_GBNF.search(text) else "lark"
 
 
 def _depth(text: str) -> int:

@@ -11,6 +11,7 @@ MAX_CHARACTERS = 2_048
 MAX_REPETITIONS = 10_000
 
 DIGITS = "0-9"
+_DIGITS_IN_CLASS = {r"\d": DIGITS, r"\D": f"[^{DIGITS}]"}
 
 ANYTHING = "(?s:.*)"
 _ANCHORS = {"^", "$", r"\A", r"\z", r"\Z", r"\b", r"\B", r"\G"}
@@ -51,7 +52,7 @@ def _ascii_digits(part: re.Match[str]) -> str:
     """
     text = part[0]
     if text.startswith("["):
-        return _ESCAPE.sub(lambda escape: DIGITS if escape[0] == r"\d" else escape[0], text)
+        return _ESCAPE.sub(lambda escape: _DIGITS_IN_CLASS.get(escape[0], escape[0]), text)
     return {r"\d": f"[{DIGITS}]", r"\D": f"[^{DIGITS}]"}.get(text, text)
 
 

@@ -3,21 +3,20 @@
 The bounds are on what makes llguidance slow [1.9.1, 49,152 ids, first mask]: a literal of 100 kB takes 0.2 s, 5,000
 properties of one object 33 s, `anyOf` of 2,000 objects 5.6 s. What is still slow is stopped by the engine.
 
-Three rewrites. An `oneOf` whose members can be told apart is an `anyOf`: llguidance can prove that only where there
-are no references. `nullable` is a union with null, as in OpenAPI: JSON Schema has no such word, so a model could not
-write the null that the client is prepared for. And bounds beyond 2^53, where numbers in JSON are no longer exact, are
-drawn in.
+Two rewrites, besides those of `bounds`. An `oneOf` whose members can be told apart is an `anyOf`: llguidance can prove
+that only where there are no references. `nullable` is a union with null, as in OpenAPI: JSON Schema has no such word,
+so a model could not write the null that the client is prepared for.
 """
 
 import itertools
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
+from gateway.grammar.bounds import EXACT, draw_in
 from gateway.grammar.closing import close, close_all, give_types
 from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
@@ -38,9 +37,8 @@ MAX_OPTIONAL = 300  # of these in a row: any of them may come next; see `LIMITS`
 MAX_ENUM_VALUES = 5_000  # in all
 MAX_MEMBERS = 500  # of every anyOf and oneOf together
 MAX_REFERENCES = 200
+MAX_PATTERN_CHARACTERS = 65_536  # of all patterns: to check so many takes 50 ms
 MAX_LITERAL_CHARACTERS = 8_192
-MAX_MULTIPLE = 10_000  # of the last decimal place
-EXACT = 2**53  # up to here every whole number is a double
 MAX_SHOWN = 120  # characters of a place, or of a format's name
 
 
@@ -54,7 +52,7 @@ class SchemaReader:
         self.root = root
         self._id = root.get("$id")
         self._references = References(root)
-        self._enum_values = self._members = self._reference_count = 0
+        self._enum_values = self._members = self._reference_count = self._pattern_characters = 0
         waiting: list[tuple[Any, str]] = [(root, "#")]
         read: dict[int, dict[str, Any]] = {}
         while waiting:
@@ -83,15 +81,14 @@ class SchemaReader:
         self._check_sizes()
         self._check_patterns()
         self._read_format()
-        self._bound_numbers()
+        self._draw_in_bounds()
         below = list(self._below())
         if "$ref" in node:
-            below.append((self._target(), node["$ref"]))
+            below.append((self._target(), _cut(node["$ref"])))
         return below
 
     def _wrong(self, reason: str) -> ValueError:
-        place = self._place if len(self._place) <= MAX_SHOWN else f"{self._place[:MAX_SHOWN]}…"
-        return ValueError(f"{reason} (at {place})")
+        return ValueError(f"{reason} (at {self._place})")
 
     def _drop_annotations(self) -> None:
         node = self._node
@@ -125,12 +122,14 @@ class SchemaReader:
         self._enum_values += len(node.get("enum", ()))
         self._members += len(node.get("anyOf", ())) + len(node.get("oneOf", ()))
         self._reference_count += "$ref" in node
+        self._pattern_characters += len(node.get("pattern", "")) + sum(map(len, node.get("patternProperties", ())))
         for count, most, things in (
             (len(node.get("properties", ())), MAX_PROPERTIES, "properties of one object"),
             (_optional_in_a_row(node), MAX_OPTIONAL, "optional properties of one object with no required one between"),
             (self._enum_values, MAX_ENUM_VALUES, "values of enum"),
             (self._members, MAX_MEMBERS, "members of anyOf and oneOf"),
             (self._reference_count, MAX_REFERENCES, "references"),
+            (self._pattern_characters, MAX_PATTERN_CHARACTERS, "characters of patterns"),
         ):
             if count > most:
                 raise self._wrong(f"the schema has more than {most} {things}")
@@ -162,36 +161,25 @@ class SchemaReader:
             raise self._wrong(f"the format {json.dumps(name)[:MAX_SHOWN]} cannot be enforced")
         del node["format"]
 
+    def _draw_in_bounds(self) -> None:
+        try:
+            draw_in(self._node, fractions="number" in self._types())
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+
     def _types(self) -> set[str]:
         given = self._node.get("type", ["string", "number"])
         return {given} if isinstance(given, str) else set(given)
 
-    def _bound_numbers(self) -> None:
-        node = self._node
-        for names, sign in ((("maximum", "exclusiveMaximum"), 1), (("minimum", "exclusiveMinimum"), -1)):
-            for name in names:
-                bound = node.get(name, 0)
-                if sign * bound > EXACT:
-                    node[name] = sign * EXACT
-                elif sign * bound < -EXACT:
-                    raise self._wrong(f"{name} beyond 2^53 cannot be enforced")
-        _, digits, exponent = Decimal(repr(node.get("multipleOf", 1))).as_tuple()
-        places = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
-        if places > MAX_MULTIPLE:
-            raise self._wrong(
-                f"multipleOf is {places} times its last decimal place, at most {MAX_MULTIPLE} are allowed"
-            )
-
     def _below(self) -> Iterator[tuple[Any, str]]:
-        node, place = self._node, self._place
-        for name in node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
-            value = node[name]
+        for name in self._node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
+            value, place = self._node[name], f"{self._place}/{name}/"
             if isinstance(value, list):
-                yield from ((each, f"{place}/{name}/{number}") for number, each in enumerate(value))
+                yield from ((each, _cut(f"{place}{number}")) for number, each in enumerate(value))
             elif name in NAMED_SCHEMAS:
-                yield from ((each, f"{place}/{name}/{key}") for key, each in value.items())
+                yield from ((each, _cut(f"{place}{key}")) for key, each in value.items())
             else:
-                yield value, f"{place}/{name}"
+                yield value, _cut(place[:-1])
 
     def _target(self) -> Any:
         """What the node refers to; its `$ref` becomes one that llguidance reads whatever characters are in it."""
@@ -215,6 +203,11 @@ class SchemaReader:
             and told_apart([self._references.resolved(each) for each in node["oneOf"]])
         ):
             _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
+
+
+def _cut(place: str) -> str:
+    """`place` as it is shown. Cut before it is kept: a long name is part of the place of every schema inside it."""
+    return place if len(place) <= MAX_SHOWN else f"{place[:MAX_SHOWN]}…"
 
 
 def _optional_in_a_row(node: dict[str, Any]) -> int:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.grammar import json_schema, regex
+from gateway.grammar.added_tokens import AddedTokens
 from gateway.grammar.choice import literal
 from gateway.grammar.json_style import PLAIN, JsonStyle
 
 MAX_CHARACTERS = 262_144  # of the grammar that is made of it
-MAX_FORMATS = 500
+MAX_FORMATS = 500  # and entries of a list
 MAX_DEPTH = 16
 MAX_TEXT = 8_192  # characters of a mark
 TEXT = r"TEXT: /(?s:.*)/"
@@ -40,9 +41,14 @@ def lark(tag: Any, tokens: Mapping[str, int], param: str, style: JsonStyle = PLA
     writer = _Writer(tokens, param, style)
     start = writer.format(tag["format"] if "format" in tag else _triggered(tag), depth=0, last=True)
     grammar = "\n".join(["%llguidance {}", f"start: {start}", TEXT, *writer.rules]) + "\n"
-    if len(grammar) > MAX_CHARACTERS:
-        raise ValueError(f"the grammar has {len(grammar)} characters, at most {MAX_CHARACTERS} are allowed")
+    _check_length(len(grammar))
     return grammar
+
+
+def _check_length(characters: int) -> None:
+    """Of the grammar, or of what is already known to be part of it. Raises ValueError."""
+    if characters > MAX_CHARACTERS:
+        raise ValueError(f"the grammar has more than {MAX_CHARACTERS} characters")
 
 
 def _triggered(tag: dict[str, Any]) -> dict[str, Any]:
@@ -63,9 +69,8 @@ class _Writer:
     def __init__(self, tokens: Mapping[str, int], param: str, style: JsonStyle) -> None:
         self.rules: list[str] = []
         self._tokens, self._param, self._style = tokens, param, style
-        spellings = sorted((each for each in tokens if each), key=len, reverse=True)
-        self._marks = re.compile("|".join(map(re.escape, spellings))) if spellings else None
-        self._formats = 0
+        self._marks = AddedTokens(tokens)
+        self._formats = self._characters = 0
 
     def format(self, format: Any, *, depth: int, last: bool) -> str:
         """The expression of a format. Nothing may follow free text, so it must come `last`."""
@@ -105,7 +110,9 @@ class _Writer:
     def _json(self, format: dict[str, Any]) -> str:
         if format.get("style", "json") != "json":
             raise ValueError("json_schema is supported in the style json only")
-        return f"%json {json_schema.guided(format.get('json_schema'), param=self._param, style=self._style)}"
+        schema = json_schema.guided(format.get("json_schema"), param=self._param, style=self._style)
+        self._count(schema)
+        return f"%json {schema}"
 
     def _regex(self, pattern: Any) -> str:
         if not isinstance(pattern, str):
@@ -120,7 +127,7 @@ class _Writer:
     def _tag(self, tag: dict[str, Any], begin: str, depth: int) -> str:
         """A tag that begins with the expression `begin`."""
         content, ends = tag.get("content"), tag.get("end")
-        ends = ends if isinstance(ends, list) and ends else [ends]
+        ends = _list(tag, "end") if isinstance(ends, list) and ends else [ends]
         if isinstance(content, dict) and content.get("type") == "any_text" and not content.get("excludes"):
             body = f"({' | '.join(self._until(each) for each in ends)})"
         else:
@@ -155,8 +162,8 @@ class _Writer:
 
     def _whole(self, trigger: str, begin: str) -> str:
         """`trigger`, or, if it is only the beginning of a token that `begin` begins with, that token."""
-        found = self._marks.match(begin) if self._marks else None
-        return found[0] if found and found[0].startswith(trigger) else trigger
+        found = self._marks.at(begin, 0)
+        return found if found.startswith(trigger) else trigger
 
     def _trigger(self, trigger: str) -> str:
         """Any text up to a trigger, and the trigger."""
@@ -187,18 +194,25 @@ class _Writer:
         """`text` with added tokens as their ids."""
         if not isinstance(text, str) or len(text) > MAX_TEXT:
             raise ValueError(f"{field} must be a text of at most {MAX_TEXT} characters")
+        self._count(text)
         parts: list[str | int] = []
         at = 0
-        for found in self._marks.finditer(text) if self._marks else ():
-            parts += [text[at : found.start()], self._tokens[found[0]]]
-            at = found.end()
+        for begin, mark in self._marks.within(text):
+            parts += [text[at:begin], self._tokens[mark]]
+            at = begin + len(mark)
         return [part for part in (*parts, text[at:]) if part != ""]
+
+    def _count(self, text: str) -> None:
+        self._characters += len(text)
+        _check_length(self._characters)
 
 
 def _list(fields: dict[str, Any], name: str) -> list[Any]:
     value = fields.get(name)
     if not isinstance(value, list) or not value:
         raise ValueError(f"{name} must be a list, not empty")
+    if len(value) > MAX_FORMATS:
+        raise ValueError(f"{name} has {len(value)} entries, at most {MAX_FORMATS} are allowed")
     return value
 
 

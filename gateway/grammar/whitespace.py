@@ -8,9 +8,8 @@ BOUNDED = r"[\x20\x0A\x0D\x09]{1,20}"  # without a bound a weak model may write 
 ONE_SPACE = " "  # TGI allows no more
 NONE = ""
 
-_OF_WHITESPACE = re.compile(
-    r"(?:[ \n\r\t\[\]()*+?|]|\{\d+(?:,\d*)?\}|\\[snrt]|\\x(?:20|09|0[aAdD])|\\u(?:0020|0009|000[aAdD]))*"
-)
+_ESCAPE = r"\\[snrt]|\\x(?:20|09|0[aAdD])|\\u(?:0020|0009|000[aAdD])"
+_OF_WHITESPACE = re.compile(rf"(?:[ \n\r\t()*+?|]|\{{\d+(?:,\d*)?\}}|\[(?:[ \n\r\t]|{_ESCAPE})+\]|{_ESCAPE})*")
 
 
 def checked(pattern: str) -> str:

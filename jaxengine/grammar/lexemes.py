@@ -25,19 +25,31 @@ class TooLarge(Exception):
     """An automaton would be."""
 
 
-def regular(rules: Rules) -> frozenset[str]:
-    """The names of the rules that are regular expressions: none of them refers to itself, however indirectly."""
-    found: set[str] = set()
-    while more := {name for name, rule in rules.items() if name not in found and found.issuperset(names(rule))}:
-        found |= more
-    return frozenset(found)
+def regular(rules: Rules) -> list[str]:
+    """The names of the rules that are regular expressions, as none of them refers to itself, however indirectly. Each
+    comes behind those that it refers to.
+    """
+    waits_for = {name: set(names(rule)) for name, rule in rules.items()}
+    users: dict[str, list[str]] = {name: [] for name in rules}
+    for name, others in waits_for.items():
+        for other in others:
+            users[other].append(name)
+    found = [name for name, others in waits_for.items() if not others]
+    for name in found:  # which grows
+        for user in users[name]:
+            waits_for[user].discard(name)
+            if not waits_for[user]:
+                found.append(user)
+    return found
 
 
 def lexemes(rules: Rules, root: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names of the rules that are one lexeme where a rule that is none refers to them; the texts that are none."""
-    whole, split = regular(rules), frozenset[str]()
-    if root in whole and _sizes(rules, whole)[root] <= MAX_SIZE:
+    ordered, split = regular(rules), frozenset[str]()
+    whole = frozenset(ordered)
+    if root in whole and _sizes(rules, ordered)[root] <= MAX_SIZE:
         return whole, split
+    rules = {name: rules[name] for name in _leaves_first(rules)}  # what goes from rule to rule arrives soon
     alphabet = Alphabet(rules)
     whole -= {root}
     with suppress(TooLarge):
@@ -47,12 +59,27 @@ def lexemes(rules: Rules, root: str) -> tuple[frozenset[str], frozenset[str]]:
     return whole, split
 
 
-def _sizes(rules: Rules, whole: Set[str]) -> dict[str, int]:
-    """How many characters each rule of `whole` writes down, its repetitions and references written out."""
+def _leaves_first(rules: Rules) -> list[str]:
+    """The names of `rules`, each behind those that it refers to, as far as they do not refer back to it."""
+    found: dict[str, None] = {}
+    begun: set[str] = set()
+    waiting = list(rules)
+    while waiting:
+        name = waiting[-1]
+        others = [] if name in begun else [each for each in names(rules[name]) if each not in begun]
+        begun.add(name)
+        if others:
+            waiting += others
+        else:
+            found[waiting.pop()] = None
+    return list(found)
+
+
+def _sizes(rules: Rules, ordered: Iterable[str]) -> dict[str, int]:
+    """How many characters each rule of `ordered` writes down, its repetitions and references written out."""
     sizes: dict[str, int] = {}
-    while len(sizes) < len(whole):
-        ready = [name for name in whole - sizes.keys() if sizes.keys() >= set(names(rules[name]))]
-        sizes |= {name: _size(rules[name], sizes) for name in ready}
+    for name in ordered:
+        sizes[name] = _size(rules[name], sizes)
     return sizes
 
 

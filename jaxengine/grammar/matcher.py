@@ -85,10 +85,14 @@ class Matcher:
         return self.document.validate_tokens(guesses) if self.document is not None and self.foresees else 0
 
     def forced(self) -> list[int]:
-        """What must come next, as far as the grammar leaves no choice: the tokens that the tokenizer makes of it."""
+        """What must come next, as far as the grammar leaves no choice: the tokens that the tokenizer makes of it.
+
+        It is asked of a copy: where very much must come, thousands of items say, llguidance gives a part of it, and the
+        matcher is broken from then on (1.9.1).
+        """
         if self.document is None or self._encode is None or not self.foresees:
             return []
-        text = self.document.compute_ff_bytes()
+        text = self.document.deep_copy().compute_ff_bytes()
         return self._encode(text) if text else []
 
     def behind(self, guesses: list[int]) -> Iterator["LLMatcher"]:

@@ -225,6 +225,36 @@ def test_a_hostile_answer_runs_nothing_and_asks_nobody(page: Page, server: Serve
     expect(page.locator(".thought")).to_have_text(reasoning)
 
 
+@pytest.mark.parametrize("mark", [">", "> ", "- 1. "])
+def test_marks_inside_each_other_are_shown_as_they_are_written(page: Page, server: Server, mark: str) -> None:
+    """A model that repeats itself writes thousands of them, and marked has no bound of its own."""
+    parts = ["**before**\n\n", *[200 * mark] * 20, "x\n\n", "**after**"]
+    answering(page, *({"content": part} for part in parts))
+    ask(page, server)
+    answer = page.locator(".message.assistant .markdown")
+    expect(answer.locator("strong")).to_have_text(["before", "after"])
+    assert 4000 * mark + "x" in answer.inner_text()
+
+
+def test_code_is_copied_again_and_again_and_a_browser_that_copies_nothing_raises_nothing(
+    page: Page, server: Server
+) -> None:
+    answering(page, {"content": "```\ncode\n```\n"})
+    ask(page, server)
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    button = page.locator(".code button")
+    for _ in range(2):
+        expect(button).to_have_text("Copy")
+        button.click()
+        expect(button).to_have_text("Copied")
+    assert page.evaluate("() => window.copied") == "code\n"
+    expect(button).to_have_text("Copy")
+    page.evaluate("() => { navigator.clipboard.writeText = async () => { window.asked = true; throw new Error(); }; }")
+    button.click()
+    page.wait_for_function("() => window.asked")
+    expect(button).to_have_text("Copy")
+
+
 FRAMES = """() => {
   window.gaps = [];
   let last = performance.now();

@@ -41,6 +41,8 @@ def constraint(fields: dict[str, Any], param: str, *, style: JsonStyle | None = 
     kind, value = fields.get("type"), fields.get("value")
     if value is not None and kind in ("json", "json_object", "json_schema", "regex"):
         return _of_tgi(kind, value, param, style or OF_TGI)
+    if kind in ("json", "regex"):
+        raise RequestError.invalid(f"{param}.value is required with the type {kind}", f"{param}.value")
     style = style or PLAIN
     match kind:
         case "text":

@@ -72,8 +72,11 @@ def test_a_regex_is_of_the_whole_text_as_in_python(pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern, matching, other",
-    [(r"\d+", "12", "1٣"), (r"[\d.]+", "1.2", "٣.2"), (r"\D", "٣", "1"), (r"\\d", r"\d", "1"), (r"[^\d]", "٣", "1")],
-)
+    [
+        (r"\d+", "12", "1٣"), (r"[\d.]+", "1.2", "٣.2"), (r"\D", "٣", "1"), (r"\\d", r"\d", "1"), (r"[^\d]", "٣", "1"),
+        (r"[^\D]", "1", "٣"), (r"[\Dx]", "٣", "1"),
+    ],
+)  # fmt: skip
 def test_digits_are_the_ten_digits_as_in_json_schema(pattern: str, matching: str, other: str) -> None:
     schema = of("json", {"type": "string", "pattern": f"^{pattern}$"}).to_proto({})
     for text, allowed in ((matching, True), (other, False)):
@@ -123,6 +126,11 @@ def test_gbnf_is_told_from_lark_by_how_it_defines_rules() -> None:
         assert allows(grammar, "yes") and allows(grammar, "12") and not allows(grammar, "no")
 
 
+@pytest.mark.parametrize("text", ['start: "::="', 'start: "a" // b ::= c', '# a ::= b\nstart: "x"'])
+def test_lark_may_speak_of_gbnf(text: str) -> None:
+    assert of("grammar", text).kind == "lark"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -152,7 +160,7 @@ def test_a_client_may_say_what_stands_between_tokens(pattern: str, between: str)
     assert not allows(grammar, "{\u00a0}")
 
 
-@pytest.mark.parametrize("pattern", ["a", r"\w", ".", "[^a]", r"\x41", "1", r"[ ]{20000}"])
+@pytest.mark.parametrize("pattern", ["a", r"\w", ".", "[^a]", r"\x41", "1", r"[ ]{20000}", "[]]", "[[]]", "[ ]]"])
 def test_only_whitespace_stands_between_tokens(pattern: str) -> None:
     with pytest.raises(ValueError, match="regex"):
         whitespace.checked(pattern)

@@ -52,6 +52,13 @@ def test_what_only_looks_like_a_schema_is_left_alone(text: str) -> None:
     assert lark(text).text == text
 
 
+@pytest.mark.parametrize("rule", ["a[temperature=0.5]: /x/", 'a[suffix="y", temperature = 1]: /x/'])
+def test_a_temperature_of_a_rule_is_refused_as_it_would_have_no_effect(rule: str) -> None:
+    with pytest.raises(RequestError, match="temperature in line 2"):
+        lark(f"start: a\n{rule}")
+    lark('start: temperature\ntemperature: "[temperature=1]"')
+
+
 def test_a_quote_in_a_regex_or_a_token_hides_no_schema() -> None:
     for before in (r'/a"/', r'/[\/"]/', '<a"b>', '"a//"', r'"\\"'):
         with pytest.raises(RequestError, match="not cannot be enforced"):

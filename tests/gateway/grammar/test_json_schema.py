@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import random
+import tracemalloc
 from typing import Any
 
 import jsonschema
@@ -250,12 +251,25 @@ TOO_MUCH: list[tuple[Any, str]] = [
     ({"pattern": "(a{200}){51}"}, "10000"),
     ({"patternProperties": {"(a{200}){51}": {}}}, "10000"),
     ({"pattern": "a\0"}, "NUL"),
+    ({"patternProperties": {f"{2_000 * 'a'}{i}": {} for i in range(33)}}, "65536 characters of patterns"),
 ]
 
 
 @pytest.mark.parametrize(("schema", "limit"), TOO_MUCH, ids=lambda value: json.dumps(value)[:40])
 def test_a_schema_that_is_too_large_is_refused_naming_the_limit(schema: Any, limit: str) -> None:
     assert limit in refusal(schema).replace(",", "")
+
+
+def test_a_long_name_is_not_kept_again_for_each_schema_inside() -> None:
+    name, levels = "a" * 1_000_000, {str(number): {} for number in range(1_000)}
+    tracemalloc.start()
+    try:
+        assert "at most 65536" in refusal({"$defs": {name: {"$defs": levels}}})
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(name)
+    finally:
+        tracemalloc.stop()
+    wrong = refusal({"$defs": {name: {"$defs": {"b": {"not": {}}}}}})
+    assert wrong.endswith("(at #/$defs/aaa" + 109 * "a" + "…)")
 
 
 def test_the_limits_themselves_are_allowed() -> None:

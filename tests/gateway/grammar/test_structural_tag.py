@@ -1,11 +1,14 @@
 """Structural tags: text is free until a mark, from which on its format holds."""
 
+import time
 from typing import Any
 
 import pytest
 
 from gateway.errors import RequestError
+from gateway.grammar import structural_tag
 from gateway.grammar.constraint import Constraint
+from gateway.grammar.structural_tag import MAX_FORMATS
 from tests.gateway.grammar.llguidance_bytes import TOKENIZER, allows
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -107,3 +110,31 @@ def test_what_is_not_supported_is_refused_by_name(given: Any, part: str) -> None
         Constraint.of("structural_tag", given, "field")
     assert part in caught.value.message and caught.value.param == "field"
     assert caught.value.message.startswith("field is not valid: ") and len(caught.value.message) < 200
+
+
+MANY = [str(number) for number in range(MAX_FORMATS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("format", "refusal"),
+    [
+        ({**triggered(tag("<f>", ANY, "</f>")), "triggers": MANY}, "triggers has 501 entries, at most 500"),
+        (tag("<f>", ANY, MANY), "end has 501 entries, at most 500"),
+        ({"type": "or", "elements": [{"type": "const_string", "value": "a" * 8_000}] * 40}, "more than 262144"),
+        ({"type": "sequence", "elements": [{**JSON, "json_schema": {"const": "a" * 8_000}}] * 40}, "more than 262144"),
+    ],
+    ids=["triggers", "ends", "texts", "schemas"],
+)
+def test_what_makes_a_large_grammar_is_refused_naming_the_limit(format: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(RequestError, match=refusal):
+        Constraint.of("structural_tag", {"format": format}, "field")
+
+
+def test_thousands_of_added_tokens_that_begin_alike_cost_a_text_little() -> None:
+    tokens = {f"<unused{number}>": number for number in range(6_000)} | {"<u": 6_000, "\n": 6_001}
+    text = "<u<unused7>" + 4_000 * "<v" + "\n"
+    format = {"type": "sequence", "elements": [{"type": "const_string", "value": text}] * 30}
+    began = time.process_time()
+    lark = structural_tag.lark({"format": format}, tokens, "field")
+    assert time.process_time() - began < 1  # 6 s where each token is tried at each place
+    assert lark.count('<[6000]> <[7]> "<v<v') == lark.count("<[6001]>") == 30

@@ -123,3 +123,14 @@ def test_what_must_follow_is_known_within_the_answer(tokenizer: LLTokenizer) -> 
     for id in tokenizer.tokenize_str("1"):
         matcher.consume(id)
     assert matcher.forced() == tokenizer.tokenize_str("23")
+
+
+def test_asking_for_very_much_that_must_follow_breaks_nothing(tokenizer: LLTokenizer, filler: MaskFiller) -> None:
+    text = library_text(Grammar("lark", 'start: "7"{100000}'))
+    document = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    matcher = Matcher(document, encode=tokenizer.tokenize_bytes)
+    assert len(matcher.forced()) > 1_000
+    [seven] = tokenizer.tokenize_str("7")
+    assert seven in allowed(filler, matcher)
+    matcher.consume(seven)
+    assert len(matcher.forced()) > 1_000

@@ -1,6 +1,8 @@
 // A button that copies. Pages served over plain HTTP from another host have no clipboard API, so there is an older way.
 import { html, useEffect, useState } from "./ui.js";
 
+export const COPIED = 1500; // milliseconds that a button says so
+
 /** Put `text` into the clipboard. */
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
@@ -19,7 +21,7 @@ export async function copy(text) {
 export function CopyButton({ text, plain }) {
   const [copied, setCopied] = useState(false);
   useEffect(() => {
-    const timer = copied && setTimeout(() => setCopied(false), 1500);
+    const timer = copied && setTimeout(() => setCopied(false), COPIED);
     return () => clearTimeout(timer);
   }, [copied]);
   const click = () => copy(text()).then(() => setCopied(true), () => {});

@@ -4,7 +4,7 @@
 // tags; images are links, since to load one would tell its server what was said.
 import { Marked } from "../vendor/marked.js";
 import createPurifier from "../vendor/purify.js";
-import { copy } from "../common/copy.js";
+import { copy, COPIED } from "../common/copy.js";
 import { html, useEffect, useLayoutEffect, useRef } from "../common/ui.js";
 
 const TAGS = `a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul`.split(" ");
@@ -12,6 +12,7 @@ const WINDOW = 32768; // characters that are read at once: a longer block is sho
 const PART = 4096; // characters that are cleaned at once: cleaning has a price of its own
 const LONG = 100_000; // characters from which on blocks out of sight are not laid out
 const BUDGET = 6; // milliseconds of a frame
+const TOO_DEEP = /(?:^|\n)[ \t]*(?:(?:>|[*+-][ \t]|\d{1,9}[.)][ \t])[ \t]*){100}/; // a line on which marked takes seconds, or gives up
 
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
 const marked = new Marked({
@@ -57,7 +58,9 @@ function plain(text) {
 function addCopyButton(block) {
   const button = document.createElement("button");
   Object.assign(button, { type: "button", className: "small", textContent: "Copy" });
-  button.addEventListener("click", () => copy(block.textContent).then(() => (button.textContent = "Copied")));
+  const tell = (words) => (button.textContent = words);
+  const copied = () => (tell("Copied"), setTimeout(tell, COPIED, "Copy"));
+  button.addEventListener("click", () => copy(block.textContent).then(copied, () => {}));
   const box = document.createElement("div");
   box.className = "code";
   block.replaceWith(box);
@@ -120,8 +123,10 @@ class Growing {
   read() {
     const rest = this.text.slice(this.done, this.done + WINDOW);
     if (this.fence) return this.readCode(rest);
-    const tokens = marked.lexer(rest);
-    const last = tokens.findLastIndex((token) => token.type !== "space");
+    const deep = rest.search(TOO_DEEP);
+    if (deep === 0) return this.readDeep(rest);
+    const tokens = marked.lexer(deep < 0 ? rest : rest.slice(0, deep + 1));
+    const last = deep < 0 ? tokens.findLastIndex((token) => token.type !== "space") : tokens.length;
     this.queue = tokens.slice(0, Math.max(last, 0));
     if (!this.queue.length && rest.length === WINDOW) this.readLong(rest);
     this.done += this.queue.reduce((length, token) => length + token.raw.length, 0);
@@ -139,14 +144,25 @@ class Growing {
   /** Read on in a long block of code, to its end if it is there. */
   readCode(rest) {
     const close = rest.match(this.fence);
-    if (!close && rest.length < WINDOW) {
+    if (close) this.fence = null;
+    return this.readPlain(rest, close && close.index + close[0].length, rest.lastIndexOf("\n") + 1);
+  }
+
+  /** Read on in what begins with a line that nests too deep, to an empty line. */
+  readDeep(rest) {
+    const end = rest.indexOf("\n\n", 1);
+    return this.readPlain(rest, end < 0 ? null : end + 1, 0);
+  }
+
+  /** Show `rest` as it is written up to `end`, or, if it is longer than a window, to `otherwise`. Whether that is complete. */
+  readPlain(rest, end, otherwise) {
+    if (!end && rest.length < WINDOW) {
       this.setTail(plain(rest));
       return false;
     }
-    const end = close ? close.index + close[0].length : rest.lastIndexOf("\n") + 1 || rest.length;
-    if (close) this.fence = null;
-    this.queue = [{ type: "plain", raw: rest.slice(0, end), text: rest.slice(0, end) }];
-    this.done += end;
+    const text = rest.slice(0, end || otherwise || rest.length);
+    this.queue = [{ type: "plain", raw: text, text }];
+    this.done += text.length;
     return true;
   }
 

@@ -132,6 +132,8 @@ UNIQUE = {"type": "array", "uniqueItems": True}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {}}, "response_format.type", "json_object"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "regex"}}, "response_format.value", "required"),
+    ({"response_format": {"type": "json", "value": None}}, "response_format.value", "required"),
     ({"response_format": {"type": {"a": 1}}}, "response_format.type", "json_object"),
     ({"response_format": "json_object"}, "response_format", "object"),
     ({"response_format": {"type": "json_schema", "json_schema": 1}}, "response_format.json_schema", "object"),
