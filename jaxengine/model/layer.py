@@ -12,10 +12,11 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
-from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
+from jaxengine.model.attention import Attention, CrossAttention, PictureAttention, ReadingAttention
+from jaxengine.model.layer_inputs import LayerInput
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
-from jaxengine.model.moe import MixtureOfExperts
+from jaxengine.model.moe import ExpertsBeside, MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.model.rounding import times
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
@@ -50,17 +51,21 @@ class Layer(nnx.Module):
         self.blind_mlp = kind.cross is None or kind.cross.blind_mlp
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
-        attention = PictureAttention(spec, kind, get, ops) if self.of_pictures else Attention(spec, kind, get, ops)
-        first = attention.q if isinstance(attention, PictureAttention) else attention.qkv
+        attention = _attention_of(kind)(spec, kind, get, ops)
+        first = attention.qkv if isinstance(attention, Attention) else attention.q
         self.attention = attention
         self.attention_norm = norm("attention_norm", first if alone else None)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
-        mlp = None if kind.experts else MLP(spec, get)
+        beside = kind.experts and spec.experts is not None and spec.experts.beside
+        mlp = None if kind.experts and not beside else MLP(spec, get)
         self.mlp = mlp or MixtureOfExperts(spec, get)
+        self.experts = ExpertsBeside(spec, get) if beside else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm", mlp.gate_up if mlp and alone else None)
         self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
+        self.input = LayerInput(spec, get) if spec.embedding.layer_width else None
+        self.output_scale = nnx.Param(get("output_scale")) if spec.output_scale else None
 
     def __call__(
         self,
@@ -70,7 +75,9 @@ class Layer(nnx.Module):
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
+        own_input: Array | None = None,
     ) -> tuple[ResidualStream, Array, Array]:
+        """`own_input` [T, width] is what the layer reads of each token beside the stream, if it does."""
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
         attended = _gated(_times(attended, self.attention_scale), self.attention_gate)
@@ -79,12 +86,20 @@ class Layer(nnx.Module):
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
-            return ResidualStream(x, self._scaled(attended + self._mlp(branch_input, batch))), keys, values
+            stream = ResidualStream(x, self._scaled(attended + self._mlp(branch_input, batch)))
+            return self._output(stream, own_input), keys, values
         stream = self._add_branch(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.cross is not None:
             x, branch_input = self._branch_input(stream, self.cross_norm)
             stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
-        return self._with_mlp(stream, batch), keys, values
+        return self._output(self._with_mlp(stream, batch), own_input), keys, values
+
+    def _output(self, stream: ResidualStream, own_input: Array | None) -> ResidualStream:
+        """The residual stream as it leaves the layer."""
+        if self.input is not None and own_input is not None:
+            x = stream.sum()
+            stream = ResidualStream(x, self.input(x, own_input))
+        return stream if self.output_scale is None else ResidualStream(stream.sum() * self.output_scale[...])
 
     def blind(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """What a layer that attends to pictures makes of the residual stream where there are none."""
@@ -93,7 +108,10 @@ class Layer(nnx.Module):
     def _with_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """`stream` with the MLP's branch behind that of attention."""
         x, branch_input = self._branch_input(stream, self.mlp_norm)
-        return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm)
+        made = self._mlp(branch_input, batch)
+        if self.experts is not None:
+            made = self.experts(x, made, batch.tokens, batch.adapters)
+        return self._add_branch(x, made, self.mlp_norm, self.mlp_post_norm)
 
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
         if isinstance(self.mlp, MixtureOfExperts):
@@ -122,6 +140,12 @@ class Layer(nnx.Module):
 
     def _scaled(self, branch: Array) -> Array:
         return times(branch, self.residual_scale)
+
+
+def _attention_of(kind: LayerKind) -> type[Attention] | type[PictureAttention] | type[ReadingAttention]:
+    if kind.cross is not None:
+        return PictureAttention
+    return Attention if kind.reads is None else ReadingAttention
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

@@ -35,6 +35,7 @@ def unsupported(spec: ModelSpec) -> str:
         "a state space": spec.state_space,
         "an encoder": spec.encoder,
         "no head": spec.head.missing,
+        "layers that read the keys of others": any(kind.reads is not None for kind in spec.kinds),
     }
     return next((what for what, found in present.items() if found), "")
 
