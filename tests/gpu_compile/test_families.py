@@ -1,10 +1,12 @@
 """What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
 layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4),
-GLM 4.5 (experts chosen by sigmoid, beside a shared one) and T5 (an encoder, relative positions).
+GLM 4.5 (experts chosen by sigmoid, beside a shared one), T5 (an encoder, relative positions) and Gemma 4 (heads of 256
+and 512 in parts of a page, layers that read the keys of others).
 """
 
 import pytest
 
+from tests.gemma4_shapes import GEMMA4_26B_A4B, GEMMA4_E2B
 from tests.gpu_compile.conftest import FactsByProgram
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI
 
@@ -13,6 +15,10 @@ pytestmark = pytest.mark.slow
 MODELS = {
     "decode_gemma2": GEMMA2_9B,
     "mixed_gemma2": GEMMA2_9B,
+    "decode_gemma4": GEMMA4_E2B,
+    "mixed_gemma4": GEMMA4_E2B,
+    "decode_gemma4_experts": GEMMA4_26B_A4B,
+    "decode_gemma4_experts_tp2": GEMMA4_26B_A4B,
     "decode_phi2": PHI2,
     "mixed_phi3": PHI3_MINI,
     "decode_gpt_oss": GPT_OSS_20B,
