@@ -30,6 +30,9 @@ MODELS = {
     "mixed_t5": FLAN_T5_XL,
 }
 BF16, MIB = 2, 1 << 20
+# Partial results of 128 rows: 32 splits of each if it has one key/value head, of 8 queries of 512, and 16 if it has two.
+GEMMA4 = ("decode_gemma4", "decode_gemma4_experts", "decode_gemma4_experts_tp2")
+PARTIALS = dict.fromkeys(GEMMA4, 128 * 32 * 8 * 512 * 4)
 
 
 @pytest.mark.parametrize("step", MODELS)
@@ -48,7 +51,7 @@ def test_temporaries_are_one_layers_activations(facts: FactsByProgram, step: str
     spec, tokens = MODELS[step], 128 if step.startswith("decode") else 2048
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     activations = tokens * (3 * spec.ffn_size + 8 * max(spec.hidden_size, heads)) * BF16
-    assert facts[step]["temporaries"] < activations + 16 * MIB
+    assert facts[step]["temporaries"] < activations + PARTIALS.get(step, 0) + 16 * MIB
 
 
 @pytest.mark.parametrize(("step", "layer"), [("decode_gemma2", 10), ("decode_phi2", 8), ("decode_t5", 12)])
