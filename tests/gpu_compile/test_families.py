@@ -30,7 +30,7 @@ MODELS = {
     "mixed_t5": FLAN_T5_XL,
 }
 BF16, MIB = 2, 1 << 20
-# Partial results of 128 rows: 32 splits of each if it has one key/value head, of 8 queries of 512, and 16 if it has two.
+# Partial results of 128 rows: 32 splits of each if it has one key/value head of 8 queries of 512, 16 if it has two.
 GEMMA4 = ("decode_gemma4", "decode_gemma4_experts", "decode_gemma4_experts_tp2")
 PARTIALS = dict.fromkeys(GEMMA4, 128 * 32 * 8 * 512 * 4)
 
