@@ -86,7 +86,7 @@ class Layer(nnx.Module):
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
-            stream = ResidualStream(x, self._scaled(attended + self._mlp(branch_input, batch)))
+            stream = ResidualStream(x, self._scaled(attended + self._mlp(branch_input, x, batch)))
             return self._output(stream, own_input), keys, values
         stream = self._add_branch(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.cross is not None:
@@ -108,16 +108,16 @@ class Layer(nnx.Module):
     def _with_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """`stream` with the MLP's branch behind that of attention."""
         x, branch_input = self._branch_input(stream, self.mlp_norm)
-        made = self._mlp(branch_input, batch)
-        if self.experts is not None:
-            made = self.experts(x, made, batch.tokens, batch.adapters)
-        return self._add_branch(x, made, self.mlp_norm, self.mlp_post_norm)
+        return self._add_branch(x, self._mlp(branch_input, x, batch), self.mlp_norm, self.mlp_post_norm)
 
-    def _mlp(self, x: Array, batch: StepBatch) -> Array:
+    def _mlp(self, x: Array, stream: Array, batch: StepBatch) -> Array:
+        """The branch's input, and the residual stream in front of it, which experts beside an MLP read."""
         if isinstance(self.mlp, MixtureOfExperts):
             made = self.mlp(x, batch.tokens, batch.adapters)
         else:
             made = self.mlp(x, batch.adapters)
+        if self.experts is not None:
+            made = self.experts(stream, made, batch.tokens, batch.adapters)
         made = _gated(_times(made, self.mlp_scale), self.mlp_gate)
         return made if self.blind_mlp else _of_those_who_see(made, batch)
 
