@@ -56,6 +56,8 @@ def _add_options(command: Parser) -> None:
     model = command.add_argument_group("Model")
     model.add_argument("model_id", metavar="MODEL_ID", help='hub id, local directory, .gguf file, or "default"')
     model.add_argument("--revision", metavar="TEXT", help="branch, tag or commit on the hub")
+    alone = "the text part alone of a model that takes pictures or sound"
+    model.add_argument("--language-model-only", action="store_true", help=alone)
     model.add_argument("--huggingface-hub-cache", metavar="PATH", help="where hub downloads are kept")
     if name != "download-weights":
         output = command.add_argument_group("Output")

@@ -110,7 +110,12 @@ def _export(options: argparse.Namespace) -> int:
 def _open(options: argparse.Namespace) -> "OpenModel":
     from convert.source import open_model  # which may refuse variables of the hub's library
 
-    return open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    return open_model(
+        options.model_id,
+        options.revision,
+        cache_dir=_cache_dir(options),
+        language_model_only=options.language_model_only,
+    )
 
 
 def _refuse_drafter(model: "OpenModel") -> None:

@@ -62,7 +62,12 @@ class Outline:
 
 
 def open_outline(
-    model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None, drafter: str | None = None
+    model_id: str | None,
+    revision: str | None = None,
+    *,
+    cache_dir: Path | None = None,
+    drafter: str | None = None,
+    language_model_only: bool = False,
 ) -> Outline:
     """What `open_model` would open.
 
@@ -70,7 +75,7 @@ def open_outline(
         CheckpointError: nothing is known of it without its weights, and these are not here; or as `open_model`.
     """
     try:
-        made = _outline(model_id, revision, cache_dir)
+        made = _outline(model_id, revision, cache_dir, alone=language_model_only)
         return _with_drafter(made, drafter, cache_dir) if drafter else made
     except OSError as error:  # no permission, a name too long
         shown = str(model_id)[:100]
@@ -122,31 +127,37 @@ def _with_revision(name: str) -> tuple[str, str | None]:
 
 
 def _outline(
-    model_id: str | None, revision: str | None, cache_dir: Path | None, added: tuple[str, ...] = ()
+    model_id: str | None,
+    revision: str | None,
+    cache_dir: Path | None,
+    added: tuple[str, ...] = (),
+    *,
+    alone: bool = False,
 ) -> Outline:
-    """`added` are the adapters and drafters whose base this is."""
+    """`added` are the adapters and drafters whose base this is; `alone` is whether only its text part is wanted."""
     path = path_of(model_id or "")
     if model_id is None or model_id in DEFAULT_NAMES or path.is_file():
         return Outline(open_model(model_id, revision, cache_dir=cache_dir), FILES)
     if model_id in added:
         raise CheckpointError(f"model {model_id!r} is its own base", exit_code=USAGE)
     if path.is_dir():
-        return _of_local(path, model_id, cache_dir, added)
+        return _of_local(path, model_id, cache_dir, added, alone)
     if gguf := hub.gguf_of(model_id):
         return _of_gguf(model_id, *gguf, revision, cache_dir)
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
     snapshot = hub.fetch_description(model_id, revision, cache_dir)
-    return _of_snapshot(snapshot, model_id, cache_dir, added)
+    return _of_snapshot(snapshot, model_id, cache_dir, added, alone)
 
 
-def _of_local(directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...]) -> Outline:
+def _of_local(directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...], alone: bool) -> Outline:
     """Of a directory, opened unless what it needs is not here: `open_model` would fetch an adapter's base."""
-    if base := _of_base(directory, model_id, "", cache_dir, added):
-        return Outline(open_model(model_id, cache_dir=cache_dir), FILES) if base.known_from == FILES else base
-    if _is_bare(directory):
-        return _of_directory(directory, model_id, "", None, cache_dir)
-    return Outline(open_model(model_id, cache_dir=cache_dir), FILES)
+    base = _of_base(directory, model_id, "", cache_dir, added, alone)
+    if base and base.known_from != FILES:
+        return base
+    if not base and _is_bare(directory):
+        return _of_directory(directory, model_id, "", None, cache_dir, alone)
+    return Outline(open_model(model_id, cache_dir=cache_dir, language_model_only=alone), FILES)
 
 
 def _is_bare(directory: Path) -> bool:
@@ -168,9 +179,11 @@ def _of_gguf(model_id: str, repository: str, name: str, revision: str | None, ca
     return Outline(made, HEADER)
 
 
-def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...]) -> Outline:
+def _of_snapshot(
+    directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...], alone: bool
+) -> Outline:
     """Of what is described in `directory`, the snapshot of a repository."""
-    if base := _of_base(directory, model_id, directory.name, cache_dir, added):
+    if base := _of_base(directory, model_id, directory.name, cache_dir, added, alone):
         return base
     if not (directory / "config.json").is_file():
         raise CheckpointError(f"model {model_id!r}: no config.json on the hub; of .gguf files, name one")
@@ -179,20 +192,20 @@ def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None, added: 
         tensors: Tensors | None = open_tensors(directory)
     else:
         tensors = _remote(directory, model_id, names)
-    return _of_directory(directory, model_id, directory.name, tensors, cache_dir)
+    return _of_directory(directory, model_id, directory.name, tensors, cache_dir, alone)
 
 
 def _of_base(
-    directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: tuple[str, ...]
+    directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: tuple[str, ...], alone: bool
 ) -> Outline | None:
     """If there is an adapter or a drafter in `directory`, the model that it names, under its own name."""
     added = (*added, model_id)
     if is_adapter(directory):  # which is merged, and takes no room
         config = Config.load(directory / ADAPTER)
         base = config.text("base_model_name_or_path"), config.text("revision", "") or None
-        made = _outline(*base, cache_dir, added)
+        made = _outline(*base, cache_dir, added, alone=alone)
     elif _has_its_shards(directory) and is_drafter(directory):
-        made = _with_heads(_outline(base_of(directory), None, cache_dir, added), directory)
+        made = _with_heads(_outline(base_of(directory), None, cache_dir, added, alone=alone), directory)
     else:
         return None
     return replace(made, model=replace(made.model, model_id=model_id, revision=revision))
@@ -205,10 +218,10 @@ def _remote(directory: Path, model_id: str, names: Sequence[str]) -> Tensors | N
 
 
 def _of_directory(
-    directory: Path, model_id: str, revision: str, tensors: Tensors | None, cache_dir: Path | None
+    directory: Path, model_id: str, revision: str, tensors: Tensors | None, cache_dir: Path | None, alone: bool
 ) -> Outline:
     """Of the config.json in `directory`, and of `tensors` if these are known."""
-    config = configuration(directory)
+    config = configuration(directory, text_alone=alone)
     source = compose(config, tensors) if tensors else _described(config)
     made = OpenModel(source, directory, model_id, revision, (), directory, method_name(config) if tensors else None)
     adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))

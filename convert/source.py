@@ -29,6 +29,8 @@ from convert.drafters.draft_model import check_same_tokens
 from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
 from convert.drafters.mtp import find_module
 from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
+from convert.families.multimodal import text_config
+from convert.families.unserved import OPTION
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
 from convert.formats.gguf_tokenizer import VERSION, write_tokenizer
@@ -77,6 +79,7 @@ class Added:
 
     adapter: Adapter | None = None
     drafter: Path | None = None
+    text_alone: bool = False  # whether nothing but the text part is wanted
 
 
 def open_model(
@@ -86,6 +89,7 @@ def open_model(
     cache_dir: Path | None = None,
     adapter: str | None = None,
     drafter: str | None = None,
+    language_model_only: bool = False,
 ) -> OpenModel:
     """Find, fetch, convert and check a model; None or "default" means the default model.
 
@@ -97,6 +101,7 @@ def open_model(
         adapter: a PEFT adapter to merge: a directory, or an id on the hub, with `@revision` or without.
         drafter: Medusa heads or an MLP speculator, named likewise; or a draft model, named as a model, which may have
             `@revision`.
+        language_model_only: of a model that takes pictures or sound, open the text part alone.
 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.
@@ -105,6 +110,7 @@ def open_model(
         added = Added(
             _find_adapter(adapter, cache_dir) if adapter else None,
             _find_heads(drafter, cache_dir) if drafter else None,
+            language_model_only,
         )
         model = _with_drafter(_open(model_id, revision, cache_dir, added), added.drafter)
         return _with_draft_model(model, drafter, cache_dir) if drafter and not added.drafter else model
@@ -275,7 +281,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         origin = checkpoint.origin(directory)
         revision, pooling = revision or origin.get("revision", ""), origin.get("pooling", pooling)
     elif (directory / "config.json").is_file():
-        config, tensors = configuration(directory), open_tensors(directory)
+        config, tensors = configuration(directory, text_alone=added.text_alone), open_tensors(directory)
         source, quantization = compose(config, tensors, adapter), method_name(config)
         module = find_module(config, tensors, directory)
         adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
@@ -302,10 +308,13 @@ def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
     return replace(model, source=source, eos_token_ids=ids)
 
 
-def configuration(directory: Path) -> Config:
+def configuration(directory: Path, *, text_alone: bool = False) -> Config:
     """config.json, and what else describes the model. generation_config.json wins where both have a setting of
     generation, as in transformers."""
     config, path = Config.load(directory / "config.json"), directory / GENERATION
+    config.text_alone = text_alone
+    if text_alone and text_config(config) is not config:
+        announce(f"{config.where}: the text part is served alone, as {OPTION} says; pictures and sound are refused")
     add_quantization(config, directory)
     generation = read_json(path) if path.is_file() else {}
     if generation.get("decoder_start_token_id") is not None:

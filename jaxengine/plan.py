@@ -145,6 +145,7 @@ def _outline(options: PlanOptions) -> Outline:
         options.revision,
         cache_dir=options.huggingface_hub_cache,
         drafter=engine.speculation.model if engine.speculation else None,
+        language_model_only=options.language_model_only,
     )
     if options.rope_scaling or options.rope_factor:
         model = with_rope(made.model, options.rope_scaling or "linear", options.rope_factor or 1.0)

@@ -117,6 +117,7 @@ def _open(options: ServeOptions, progress: Progress) -> "OpenModel":
         cache_dir=options.cache_dir,
         adapter=options.merge_adapter,
         drafter=options.speculation.model if options.speculation else None,
+        language_model_only=options.language_model_only,
     )
     for name in SECRETS:
         os.environ.pop(name, None)

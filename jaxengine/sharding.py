@@ -44,7 +44,8 @@ def check_divisible(spec: ModelSpec, size: int) -> None:
         widths = {"state_space.channels": spec.state_space.channels}
     if spec.traced and size > 1:
         raise ValueError(f"a model that runs as transformers' own module runs on one device, not on {size}")
-    for name, width in widths.items():
+    of_kinds = ((f"a layer's {name}", getattr(kind, name)) for kind in spec.kinds for name in ("kv_heads", "ffn_size"))
+    for name, width in (*widths.items(), *of_kinds):
         if width % size:
             raise ValueError(f"{name} {width} cannot be split over {size} devices")
 

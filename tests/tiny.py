@@ -104,7 +104,7 @@ def redraw(model: Any, seed: int = 0) -> Any:
             inputs = parameter.shape[0 if isinstance(_owner(model, name), transformers.Conv1D) else -1]
             parameter.copy_(noise * gain / math.sqrt(inputs))
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):  # learned all the same
+        if name.endswith(("e_score_correction_bias", "layer_scalar")):  # learned all the same
             buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 

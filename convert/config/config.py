@@ -46,9 +46,14 @@ def _parsed(path: Path) -> Any:
 
 
 class Config:
-    """Typed access to a configuration object. `where` names it in errors."""
+    """Typed access to a configuration object. `where` names it in errors.
 
-    def __init__(self, values: dict[str, Any], where: str) -> None:
+    Args:
+        text_alone: of a model that takes pictures or sound, the text part is wanted, and nothing else.
+    """
+
+    def __init__(self, values: dict[str, Any], where: str, *, text_alone: bool = False) -> None:
+        self.text_alone = text_alone
         self.values = {key: value for key, value in values.items() if key == KEPT or not re.match("_|auto_map$", key)}
         self.where = where
         self.places: dict[str, str] = {}  # of sections that are not in `where` but in another file

@@ -11,7 +11,7 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from jaxengine.architecture.model import Rope, RopeKind
 
-KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name of longrope
 FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_DIM = 1024
@@ -35,8 +35,21 @@ def rope(
     theta = fields.number("rope_theta", config.number(theta_key, theta))
     if theta == 0:
         raise config.error(theta_key, "must be positive")
+    if kind == "proportional":
+        return _proportional(fields, head_dim, theta)
     dim = _dim(config, fields, head_dim, part)
     return _by_axes(fields, _scaled(config, fields, kind, Rope(theta=theta, dim=dim)), dim or head_dim)
+
+
+def _proportional(fields: Config, head_dim: int, theta: float) -> Rope:
+    """Pairs are of the whole head, and the share of them that turns has the frequencies that it would have in all."""
+    part, factor = fields.number("partial_rotary_factor", 1.0), fields.number("factor", 1.0)
+    turning = int(part * head_dim // 2) if 0 < part <= 1 else 0
+    if not turning:
+        raise fields.error("partial_rotary_factor", f"must turn one of {head_dim // 2} pairs or more, and be at most 1")
+    if not 1 <= factor <= MAX_FACTOR:
+        raise fields.error("factor", f"must be 1 to {MAX_FACTOR}")
+    return Rope("proportional", theta, factor, turning=turning)
 
 
 def with_full_positions(config: Config) -> Config:

@@ -13,6 +13,7 @@ from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
 from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
+from convert.families.gemma4 import gemma4
 from convert.families.glm import DOTS, GLM, GLM4, GLM4_MOE
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
+    "gemma4_text": gemma4,
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,

@@ -2,8 +2,8 @@
 
 transformers' configuration classes fill in defaults and know where each model keeps its text part. A checkpoint without
 the tensors of a tower, as some tools write, is its text part alone, which reads a text without a picture as the whole
-model would. PaliGemma's does not: each token of its prompt attends to the whole prompt. So it is never served as its
-text part alone.
+model would. So is one that is asked for its text part alone (`Config.text_alone`). PaliGemma's does not: each token of
+its prompt attends to the whole prompt. So it is never served as its text part alone.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families.family import named
-from convert.families.unserved import check_served
+from convert.families.unserved import TEXT_ALONE, check_served
 from convert.families.vision import VisionFamily, vision_recipes
 from convert.families.vision_gemma import gemma3, paligemma
 from convert.families.vision_idefics import idefics2, idefics3
@@ -66,6 +66,7 @@ WHOLE_PROMPTS = ("paligemma",)  # models that are never served as their text par
 TOWERS = (
     r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|perceiver_resampler|image_newline)\b"
 )
+OTHERS = r"^(model\.)?(audio_tower|embed_audio|embed_vision)\b"  # of models that are served for their text alone
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
     (r"^(model\.)?(language_model|text_model)\.(model\.)?", "model."),
@@ -110,15 +111,15 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         CheckpointError: transformers cannot read the configuration, or the model is not served.
     """
     check_served(config, MODELS)
-    if config.text("model_type") not in MODELS:
+    if config.text("model_type") not in (*MODELS, *TEXT_ALONE):
         return config, tensors
-    return text_config(config), RenamedTensors(tensors, RENAMES, but=TOWERS)
+    return text_config(config), RenamedTensors(tensors, RENAMES, but=f"{TOWERS}|{OTHERS}")
 
 
 def text_config(config: Config) -> Config:
     """`text_part`'s configuration."""
     check_served(config, MODELS)
-    if config.text("model_type") not in MODELS:
+    if config.text("model_type") not in (*MODELS, *TEXT_ALONE):
         return config
     whole, values = _by_transformers(config, lambda found: found.get_text_config().to_dict())
     kind = values["model_type"]
@@ -133,13 +134,16 @@ def text_config(config: Config) -> Config:
 
 
 def eyes_of(config: Config, tensors: Tensors | None = None) -> Eyes | None:
-    """How a model sees; None if it does not, or if `tensors` are known and none is of a tower.
+    """How a model sees; None if it does not or must not, or if `tensors` are known and none is of a tower.
 
     Raises:
         CheckpointError: transformers cannot read the configuration, or it has what is not supported.
     """
     kind = config.text("model_type")
-    opened, blind = MODELS.get(kind), tensors is not None and not any(re.search(TOWERS, name) for name in tensors)
+    opened, blind = MODELS.get(kind), config.text_alone
+    if config.text_alone and kind in WHOLE_PROMPTS:
+        raise config.error("model_type", "is not supported as a text part alone: its prompts are seen whole")
+    blind = blind or (tensors is not None and not any(re.search(TOWERS, name) for name in tensors))
     if blind and kind in WHOLE_PROMPTS:
         raise config.error("model_type", "is not supported without the tensors of a vision tower")
     if opened is None or blind:

@@ -104,7 +104,8 @@ def recipes(
         if name in ("embedding", "head") and layout.apart:
             made[name] = Recipe(tuple(_apart(parameter, (*named, *tensors[f"{name}_apart"]), layout.apart)))
             continue
-        made[name] = Recipe(tuple(_parts(name, spec, parameter, named, layout)), name == "head" and layout.unit_head)
+        parts = _parts(name, spec.sized_for(name), parameter, named, layout)
+        made[name] = Recipe(tuple(parts), name == "head" and layout.unit_head)
     return made
 
 

@@ -18,6 +18,7 @@ def relative_parameter(spec: ModelSpec, relative: RelativePositions) -> Paramete
 def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
+    spec = spec.sized(kind)
     table = norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
     if spec.block == "sandwich":
         table |= norm_parameters("attention_post_norm", spec)
@@ -25,7 +26,11 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
         table |= norm_parameters("cross_norm", spec) | _cross_attention(spec)
     if spec.block != "parallel":
         table |= norm_parameters("mlp_norm", spec)
-    table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
+    experts = spec.experts if kind.experts else None
+    if experts is None or experts.beside:
+        table |= _mlp(spec)
+    if experts is not None:
+        table |= _experts(spec, experts)
     if kind.gates != "none":
         gate = Parameter((1,), (None,)) if kind.gates == "number" else Parameter((spec.hidden_size,), ("embed",))
         table |= {"attention_gate": gate, "mlp_gate": gate}
@@ -33,6 +38,12 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
         table |= {name: Parameter((spec.hidden_size,), ("embed",)) for name in ("attention_scale", "mlp_scale")}
     if spec.block == "sandwich":
         table |= norm_parameters("mlp_post_norm", spec)
+    if width := spec.embedding.layer_width:
+        table["input_gate"] = Parameter((width, spec.hidden_size), (None, "embed"), 1)
+        table["input_out"] = Parameter((spec.hidden_size, width), ("embed", None), 1)
+        table |= norm_parameters("input_norm", spec)
+    if spec.output_scale:
+        table["output_scale"] = Parameter((1,), (None,))
     return table
 
 
@@ -42,7 +53,7 @@ def _sequence_mixer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
         return _of_pictures(spec, kind.cross)
     if kind.recurrent and spec.linear_attention is not None:
         return _linear_attention(spec.hidden_size, spec.linear_attention)
-    return _attention(spec)
+    return _attention(spec) if kind.reads is None else _reading(spec)
 
 
 def _attention(spec: ModelSpec) -> dict[str, Parameter]:
@@ -80,6 +91,20 @@ def _linear_attention(hidden: int, linear: LinearAttention) -> dict[str, Paramet
         "linear_norm": Parameter((value,), (None,)),
         "linear_out": Parameter((hidden, heads, group, value), ("embed", "key_heads", None, None), 3),
     }
+
+
+def _reading(spec: ModelSpec) -> dict[str, Parameter]:
+    """Of a layer that makes no keys and values: q [kv, group, dim, hidden], and one norm for all heads."""
+    hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
+    heads = ("kv_heads", None, None)
+    table = {
+        "q": Parameter((kv, group, dim, hidden), (*heads, "embed"), 1),
+        "q_bias": Parameter((kv, group, dim), heads) if spec.qkv_bias else None,
+        "q_norm": Parameter((dim,), (None,)) if spec.attention.qk_norm else None,
+        "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
+        "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
+    }
+    return {name: parameter for name, parameter in table.items() if parameter}
 
 
 def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:
@@ -151,6 +176,12 @@ def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
         }
     if experts.choice_bias:
         table["router_choice_bias"] = Parameter((count,), (None,), dtype="float32")
+    if experts.learned_scale:
+        table["router_scale"] = Parameter((count,), (None,))
+    if experts.beside:
+        table["router_norm"] = Parameter((hidden,), ("embed",))
+        for name in ("mlp_inner_norm", "experts_norm", "experts_post_norm"):
+            table |= norm_parameters(name, spec)
     if shared and experts.shared_gate:
         table["shared_gate"] = Parameter((1, hidden), (None, "embed"), 1)
     if shared:

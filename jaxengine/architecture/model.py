@@ -8,6 +8,7 @@ the scheduler can read it. `convert/families` maps each family of checkpoints on
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,7 @@ class ModelSpec:
     In a state space the sizes of attention and MLP are 0. In a `traced` model only sizes and head have a meaning.
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
     With `layer_scale` each branch also has learned factors of it (Touvron et al. 2021, arXiv 2103.17239).
+    With `output_scale` what leaves a layer is multiplied by a learned number.
     `clamped_gate` stands in for `activation` in a gated MLP.
     `cache_scales` holds each layer's scale of keys and scale of values: a cache of 8 bits holds keys and values divided
     by them; () = not known.
@@ -112,6 +114,7 @@ class ModelSpec:
     final_norm: bool = True
     residual_scale: float = 1.0
     layer_scale: bool = False
+    output_scale: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -156,7 +159,38 @@ class ModelSpec:
         if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
             raise ValueError("cache_scales must be positive and finite")
         for kind in self.kinds:
+            self._check_heads(kind)
             self._check_rope(kind)
+        for layer in range(self.num_layers) if any(kind.reads is not None for kind in self.kinds) else ():
+            self._check_reads(layer)
+
+    def _check_heads(self, kind: LayerKind) -> None:
+        heads, dim = kind.kv_heads or self.num_kv_heads, kind.head_dim or self.head_dim
+        if self.num_heads % max(1, heads):
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of a layer's num_kv_heads {heads}")
+        if (wide := self.num_heads * dim) > MAX_WIDTH:
+            raise ValueError(f"num_heads times a layer's head_dim must be at most {MAX_WIDTH}, got {wide}")
+        if kind.ffn_size > MAX_WIDTH:
+            raise ValueError(f"a layer's ffn_size must be at most {MAX_WIDTH}, got {kind.ffn_size}")
+        if (kind.kv_heads or kind.head_dim) and (self.encoder or self.attention.alibi or self.attention.relative):
+            raise ValueError("layers with heads of their own have neither an encoder nor biases by distance")
+
+    def _check_reads(self, layer: int) -> None:
+        kind = self.kind(layer)
+        if kind.reads is None:
+            return
+        if not 0 <= kind.reads < layer:
+            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, which is not before it")
+        source, qk_norm = self.kind(kind.reads), self.attention.qk_norm
+        if source.reads is not None or source.cross is not None:
+            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, which has none of its own")
+        alike = ("window", "kv_heads", "head_dim")
+        if any(getattr(kind, name) != getattr(source, name) for name in alike):
+            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, whose window or heads differ")
+        if self.encoder or self.attention.alibi or self.attention.relative or self.attention.sinks:
+            raise ValueError("layers that read the keys of others have neither an encoder, nor biases, nor sinks")
+        if self.attention.query_scale or self.attention.clip or (qk_norm and (qk_norm.over != "head" or qk_norm.bias)):
+            raise ValueError("layers that read the keys of others have queries that are normalised head by head alone")
 
     def _check_sizes(self) -> None:
         """What is computed for each row of a matrix, before any is compared with a checkpoint's, stays small."""
@@ -188,11 +222,14 @@ class ModelSpec:
     def _check_rope(self, kind: LayerKind) -> None:
         if kind.rope is None:
             return
-        dim = kind.rope.dim or self.head_dim
+        head_dim = kind.head_dim or self.head_dim
+        dim = kind.rope.dim or head_dim
         if dim % 2:
             raise ValueError(f"head_dim {dim} must be even to rotate")
-        if dim > self.head_dim:
-            raise ValueError(f"rope dim {dim} is more than head_dim {self.head_dim}")
+        if dim > head_dim:
+            raise ValueError(f"rope dim {dim} is more than head_dim {head_dim}")
+        if kind.rope.turning > dim // 2:
+            raise ValueError(f"rope turns {kind.rope.turning} pairs of {dim // 2}")
         if kind.rope.axes is not None and sum(kind.rope.axes) != dim // 2:
             raise ValueError(f"rope axes {kind.rope.axes} must sum to the {dim // 2} pairs that rotate")
         for name in ("short_factors", "long_factors") if kind.rope.kind == "longrope" else ():
@@ -232,6 +269,36 @@ class ModelSpec:
     def keeps_states(self) -> bool:
         """Whether any layer does: then no token can be taken back, and a prefix cannot be shared."""
         return self.state_space is not None or any(kind.recurrent for kind in self.kinds)
+
+    @property
+    def own_layers(self) -> tuple[int, ...]:
+        """The layers that keep keys and values of the text."""
+        kinds = enumerate(map(self.kind, range(self.num_layers)))
+        return tuple(i for i, kind in kinds if kind.cross is None and kind.reads is None and not kind.recurrent)
+
+    @property
+    def heads(self) -> tuple[tuple[int, int], ...]:
+        """The sizes of heads in all kinds of layers: key/value heads and head_dim."""
+        sizes = ((kind.kv_heads or self.num_kv_heads, kind.head_dim or self.head_dim) for kind in self.kinds)
+        return tuple(dict.fromkeys(sizes))
+
+    def sized(self, kind: LayerKind) -> "ModelSpec":
+        """The same with the sizes that layers of `kind` have."""
+        if not (kind.kv_heads or kind.head_dim or kind.ffn_size):
+            return self
+        plain = replace(kind, kv_heads=0, head_dim=0, ffn_size=0, reads=None)
+        return replace(
+            self,
+            kinds=(plain,),
+            num_kv_heads=kind.kv_heads or self.num_kv_heads,
+            head_dim=kind.head_dim or self.head_dim,
+            ffn_size=kind.ffn_size or self.ffn_size,
+        )
+
+    def sized_for(self, parameter: str) -> "ModelSpec":
+        """The same for the layer that has `parameter`; itself for a parameter of no layer."""
+        layer = re.match(r"layers\.(\d+)\.", parameter)
+        return self.sized(self.kind(int(layer[1]))) if layer else self
 
     @property
     def embedding_width(self) -> int:

@@ -35,6 +35,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
     laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
     up; an MLP without a gate has `[1, ffn, hidden]`. Experts have one more axis in front, which numbers them.
+    A layer that reads the keys and values of another has `q` alone, `[kv, group, dim, hidden]`.
     `cross_kv` makes keys (0) and values (1) for a layer of the decoder from the encoder's output, or from a picture's
     rows.
     """
@@ -46,6 +47,11 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
         table["positions"] = Parameter((spec.max_positions, hidden), (None, "embed"))
     if spec.embedding.norm:
         table |= norm_parameters("embedding_norm", spec)
+    if each := spec.embedding.layer_width:
+        layers = spec.num_layers
+        table["layer_embedding"] = Parameter((spec.vocab_size, layers * each), ("vocab", None))
+        table["layer_projection"] = Parameter((layers, each, hidden), (None, None, "embed"), 1)
+        table["layer_input_norm"] = Parameter((each,), (None,))
     if spec.encoder:
         encoder = parameter_table(spec.encoder_spec)
         table |= {f"encoder.{name}": parameter for name, parameter in encoder.items() if name != "embedding"}

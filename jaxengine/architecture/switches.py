@@ -7,7 +7,7 @@ computes with a value documents what it means. Nothing here imports JAX.
 from dataclasses import dataclass, field
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 NormKind = Literal["rms", "rms_plus_one", "layer"]
 # Which frequency of a rope turns by which axis of a token's position (time, row, column):
 #   runs         the first n_t by time, the next n_h by row, the last n_w by column (Qwen2-VL)
@@ -77,6 +77,7 @@ class Rope:
     short_factors: tuple[float, ...] = ()  # longrope: divisors of each frequency up to the trained length
     long_factors: tuple[float, ...] = ()  # longrope: divisors beyond the trained length
     dim: int = 0  # how many of a head's first dimensions rotate; 0 = all
+    turning: int = 0  # proportional: how many of the dim/2 pairs turn, the fastest; the others stand still
     axes: tuple[int, int, int] | None = None
     layout: RopeAxes = "runs"
 
@@ -87,6 +88,8 @@ class Rope:
             raise ValueError(f"rope kind {self.kind!r} needs original_positions")
         if self.dim < 0 or self.dim % 2:
             raise ValueError(f"rope dim {self.dim} must be even and not negative")
+        if self.kind == "proportional" and self.turning < 1:
+            raise ValueError(f"rope kind 'proportional' turns at least one pair, got {self.turning}")
         if self.axes is not None and (len(self.axes) != 3 or min(self.axes) < 0):
             raise ValueError(f"rope axes must be three numbers of pairs, got {self.axes}")
 
@@ -116,7 +119,11 @@ class Cross:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What may differ from layer to layer. Layers of one kind are traced once, so there should be few."""
+    """What may differ from layer to layer. Layers of one kind are traced once, so there should be few.
+
+    kv_heads, head_dim, ffn_size: 0 = the model's. The number of query heads is the same in all layers.
+    reads: the number of an earlier layer, whose keys and values this one attends to; it makes none of its own.
+    """
 
     rope: Rope | None = field(default_factory=Rope)
     window: int = 0  # keys that a query sees, its own included; 0 = all
@@ -124,11 +131,19 @@ class LayerKind:
     experts: bool = False  # the MLP is `ModelSpec.experts`
     cross: Cross | None = None
     gates: Gates = "none"  # what each branch adds is multiplied by the tanh of a learned number, or of one per feature
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn_size: int = 0
+    reads: int | None = None
     recurrent: bool = False  # `ModelSpec.linear_attention` in the place of attention
 
     def __post_init__(self) -> None:
         if self.window < 0:
             raise ValueError(f"window must not be negative, got {self.window}")
+        if min(self.kv_heads, self.head_dim, self.ffn_size) < 0:
+            raise ValueError(f"sizes of a layer must not be negative, got {self}")
+        if self.reads is not None and self.cross is not None:
+            raise ValueError("a layer attends to pictures or to the keys and values of another, not to both")
         if self.cross is not None and (self.window or self.rope is not None):
             raise ValueError("a layer that attends to pictures has neither window nor rope")
         if self.recurrent and (self.window or self.rope is not None or self.cross is not None):
@@ -195,6 +210,7 @@ class Attention:
     query_scale: multiplies queries by their position.
     sinks: each query head has a learned logit beside its scores, which takes weight and has no value.
     output_gate: what each head makes is multiplied by the sigmoid of a further product, one number for each dimension.
+    value_norm: values are normalised, head by head, to a mean square of 1; the norm has no weight.
     """
 
     qk_norm: QKNorm | None = None
@@ -206,6 +222,7 @@ class Attention:
     query_scale: QueryScale | None = None
     sinks: bool = False
     output_gate: bool = False
+    value_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,6 +241,8 @@ class Experts:
     shared_gate: its output is multiplied by the sigmoid of its gate.
     jitter: how near an expert is to a choice, for the sparse mixer.
     bias: the router and every product of an expert have one.
+    learned_scale: a learned number for each expert multiplies its weight.
+    beside: they stand beside the layer's MLP, as in Gemma 4, see `ExpertsBeside` of `jaxengine/model/moe.py`.
     """
 
     count: int
@@ -239,6 +258,8 @@ class Experts:
     choice_bias: bool = False
     groups: int = 1
     used_groups: int = 1
+    learned_scale: bool = False
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.used <= self.count:
@@ -304,12 +325,16 @@ class Traced:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Rows of `width` (0 = hidden_size), scaled, projected to hidden_size, plus learned positions, normalised."""
+    """Rows of `width` (0 = hidden_size), scaled, projected to hidden_size, plus learned positions, normalised.
+
+    layer_width: of the row that each layer also reads for each token, see `jaxengine/model/layer_inputs.py`; 0 = none.
+    """
 
     width: int = 0
     scale: float = 1.0
     positions: bool = False
     norm: bool = False
+    layer_width: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ are equally likely. Activations are left out: they are thousandths of the weight
 """
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -37,6 +36,7 @@ def weights_read(spec: ModelSpec) -> dict[str, Parameter]:
     table = parameter_table(replace(spec, vision=None))
     if not spec.head.tied:
         del table["embedding"]
+    table.pop("layer_embedding", None)
     return {name: each for name, each in table.items() if not name.startswith("encoder.") and "cross_kv" not in name}
 
 
@@ -86,8 +86,13 @@ def weights_used(spec: ModelSpec) -> float:
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
-    layers = spec.num_layers - len(spec.cross_layers) - len(spec.recurrent_layers)
-    return 2 * layers * spec.num_kv_heads * spec.head_dim * itemsize
+    return 2 * itemsize * sum(_kept(spec, layer) for layer in spec.own_layers)
+
+
+def _kept(spec: ModelSpec, layer: int) -> int:
+    """Numbers of a token's keys, or of its values, that `layer` attends to."""
+    sized = spec.sized(spec.kind(layer))
+    return sized.num_kv_heads * sized.head_dim
 
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
@@ -121,14 +126,16 @@ def step_cost(
     weights, tokens = weights_used(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
     others = (*spec.cross_layers, *spec.recurrent_layers)
-    own = (layer for layer in range(spec.num_layers) if layer not in others)
-    reach = [spec.kind(layer).window or context + new for layer in own]
-    pairs = rows * sum(_visible(new, context, window) for window in reach)  # of queries and keys, over all layers
-    attention = 4 * pairs * spec.num_heads * spec.head_dim
-    cached = statistics.fmean(min(context, window) for window in reach)
+    text = [layer for layer in range(spec.num_layers) if layer not in others]
+    reach = {layer: spec.kind(layer).window or context + new for layer in text}
+    widths = {layer: spec.kind(layer).head_dim or spec.head_dim for layer in text}
+    pairs = sum(widths[layer] * _visible(new, context, window) for layer, window in reach.items())
+    attention = 4 * rows * pairs * spec.num_heads  # of queries and keys, over all layers
+    cached = 2 * itemsize * sum(_kept(spec, layer) * min(context, window) for layer, window in reach.items())
     return Cost(
         bytes=weight_bytes(spec, weight_itemsize, formats, tokens)
-        + (rows * cached + 2 * tokens) * kv_bytes_per_token(spec, itemsize)
+        + rows * cached
+        + 2 * tokens * kv_bytes_per_token(spec, itemsize)
         + 2 * rows * state_bytes(spec, itemsize),
         operations=2 * tokens * (weights - head) + 2 * rows * head + attention,
     )

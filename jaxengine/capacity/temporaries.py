@@ -81,7 +81,8 @@ def _width(spec: ModelSpec, devices: int) -> float:
         residuals += LINEAR * spec.linear_attention.key_heads * spec.linear_attention.convolved / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
-    return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product
+    widest = max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
+    return residuals + (3 if spec.gated else 1) * widest / devices  # gate and up, and their product
 
 
 def of_pictures(shapes: Shapes, devices: int) -> int:

@@ -41,6 +41,9 @@ def unsupported(spec: ModelSpec) -> str:
         "linear attention": spec.recurrent_layers,
         "an encoder": spec.encoder,
         "experts": spec.experts,
+        "heads that differ from layer to layer": len(spec.heads) > 1,
+        "layers that read the keys of others": any(kind.reads is not None for kind in spec.kinds),
+        "rows for each layer beside the embedding": spec.embedding.layer_width,
     }
     return next((what for what, found in present.items() if found), "")
 

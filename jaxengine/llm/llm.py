@@ -45,6 +45,7 @@ class LLM:
         merge_adapter: a PEFT adapter that is merged with the model while it is loaded.
         lora_adapters: PEFT adapters beside the model, by the names that `generate` and `chat` take. With `enable_lora`
             more can come later, see `load_adapter`.
+        language_model_only: of a model that takes pictures or sound, the text part alone.
         use_tqdm_on_load: show bars while weights are loaded and steps compiled.
         options: as `EngineOptions` has them, such as `dtype`, `quantize`, `max_total_tokens`; the names that vLLM has
             for the same things count too, such as `max_model_len`.
@@ -62,13 +63,20 @@ class LLM:
         *,
         merge_adapter: str | Path | None = None,
         lora_adapters: Mapping[str, str | Path] | None = None,
+        language_model_only: bool = False,
         use_tqdm_on_load: bool = True,
         **options: object,
     ) -> None:
         enable_compile_cache(compile_cache_in(cache_root()))
         settings = engine_options(options)
         drafter = settings.speculation.model if settings.speculation else None
-        opened = open_model(_as_text(model), revision, adapter=_as_text(merge_adapter), drafter=drafter)
+        opened = open_model(
+            _as_text(model),
+            revision,
+            adapter=_as_text(merge_adapter),
+            drafter=drafter,
+            language_model_only=language_model_only,
+        )
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)
         adapters = [NamedAdapter(name, str(path)) for name, path in (lora_adapters or {}).items()]

@@ -15,9 +15,10 @@ from jax import Array
 from jaxengine.architecture.model import LayerKind, ModelSpec, QueryScale
 from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.norm import HeadNorm, Norm
+from jaxengine.model.norm import HeadNorm, Norm, value_normalised
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
 from jaxengine.ops.adapters import AdapterTokens
+from jaxengine.ops.cache import rotated
 
 
 class Attention(nnx.Module):
@@ -28,6 +29,7 @@ class Attention(nnx.Module):
         self.out = Linear.named("out", get)
         norm = spec.attention.qk_norm
         self.norm = None if norm is None else HeadNorm(norm, spec.norm.eps, get("qk_norm"), get("qk_norm_bias"))
+        self.value_eps = spec.norm.eps if spec.attention.value_norm else None
         self.clip = spec.attention.clip
         self.query_scale = spec.attention.query_scale
         plain = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
@@ -68,7 +70,7 @@ class Attention(nnx.Module):
             qkv = qkv.clip(-self.clip, self.clip)
         if self.norm is not None:
             qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
-        return qkv
+        return qkv if self.value_eps is None else value_normalised(qkv, self.value_eps)
 
 
 def _scaled(qkv: Array, position: Array, scale: QueryScale) -> Array:
@@ -76,6 +78,42 @@ def _scaled(qkv: Array, position: Array, scale: QueryScale) -> Array:
     factor = 1 + scale.beta * jnp.log(1 + position // scale.length)  # f32 [T]
     is_query = jnp.arange(qkv.shape[2]) < qkv.shape[2] - 2
     return qkv * jnp.where(is_query, factor[:, None], 1).astype(qkv.dtype)[:, None, :, None]
+
+
+class ReadingAttention(nnx.Module):
+    """x [T, hidden] → [T, hidden], attending to the keys and values that an earlier layer has written for the same
+    tokens; `keys` and `values` are the caches with that layer's place.
+    """
+
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
+        self.q = Linear.named("q", get)
+        norm = spec.attention.qk_norm
+        self.norm = None if norm is None else Norm.named("q_norm", NormSpec(norm.kind, spec.norm.eps), get)
+        self.out = Linear.named("out", get)
+        self.spec = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
+        self.ops = ops
+
+    @property
+    def alone_reads(self) -> Linear:
+        """As of `Attention`."""
+        return self.q
+
+    def __call__(
+        self,
+        x: Array,
+        keys: Array,
+        values: Array,
+        rope_tables: RopeTables | None,
+        bias: AttentionBias,
+        batch: StepBatch,
+    ) -> tuple[Array, Array, Array]:
+        q = self.q(x, adapters=batch.adapters)  # [T, K, G, D]
+        if self.norm is not None:
+            q = self.norm(q)
+        if rope_tables is not None:
+            q = rotated(q, rope_tables)
+        read = self.ops.read(q, keys, values, batch, self.spec)
+        return self.out(read, adapters=batch.adapters), keys, values
 
 
 class PictureAttention(nnx.Module):

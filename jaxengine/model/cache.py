@@ -4,7 +4,9 @@ All layers that a page spans lie in the same two arrays, one behind the other. A
 back, and each array of them costs the host some 3 µs (CPU; 2.4 times that beside an H200): two arrays a layer were a
 good part of a small step. Only where kernels could not number the elements of so large an array there are more.
 
-A page of an attention layer holds the keys and values of `page_size` tokens. A page of a state-space layer holds all
+A page of an attention layer holds the keys and values of `page_size` tokens. Where layers differ in the sizes of their
+heads, several may share a place of a page (`architecture/layer_groups.py`), and see the array in another shape
+(`ops/cache.py`): it is the same memory. A page of a state-space layer holds all
 that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
 Where layers of attention stand among layers that keep states, these have a pair of arrays of their own, behind the
 others, with a place for each slot instead of pages.
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.architecture.layer_groups import place_size
 from jaxengine.architecture.model import ModelSpec
 
 ADDRESSES = 2**31  # elements of one byte each, up to which kernels number them in 32 bits
@@ -41,7 +44,7 @@ def cache_arrays(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype
             (layers, pages, space.channels, space.size), jnp.dtype(jnp.float32), (None, None, "channels", None)
         )
         return inputs, states
-    shape = (layers, pages, page_size, spec.num_kv_heads, spec.head_dim)
+    shape = (layers, pages, page_size, *place_size(spec))
     keys = CacheArray(shape, jnp.dtype(dtype), (None, None, None, "kv_heads", None))
     return keys, keys
 

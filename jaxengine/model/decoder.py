@@ -21,6 +21,7 @@ from jaxengine.model.cache import LayerCaches
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.image_rows import Images, PictureCaches
 from jaxengine.model.layer import Layer, ResidualStream
+from jaxengine.model.layer_inputs import LayerInputs
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import rope_tables_of
@@ -41,9 +42,10 @@ def run_layer(
     rope_tables: RopeTables | None,
     bias: AttentionBias,
     batch: StepBatch,
+    *own_input: Array,
 ) -> tuple[ResidualStream, Array, Array]:
     """One layer under its own jit, so that identical layers are traced and lowered once."""
-    return layer(stream, keys, values, rope_tables, bias, batch)
+    return layer(stream, keys, values, rope_tables, bias, batch, *own_input)
 
 
 @jax.jit
@@ -79,14 +81,16 @@ class Decoder(nnx.Module):
 
             if spec.state_space:
                 return StateSpaceLayer(spec, get, scan)
-            return Layer(spec, spec.kind(i), get, ops)
+            return Layer(spec.sized(spec.kind(i)), spec.kind(i), get, ops)
 
         self.spec = spec
         self.device = device
         self.ops = ops
         self.groups = groups or LayerGroups.of(spec)
+        self.in_parts = len(spec.heads) > 1  # the caches then have the shape of no layer, or not of all
         self.cross = spec.cross_layers
         self.embedding = Embedding(spec, parameters.get)
+        self.inputs = LayerInputs(spec, parameters.get) if spec.embedding.layer_width else None
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
@@ -124,8 +128,9 @@ class Decoder(nnx.Module):
         batch = batches[0]
         stream = ResidualStream(self.embedding(ids, batch.position, images))  # [T, hidden]
         dtype = stream.x.dtype
-        ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
-        rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
+        own_inputs = None if self.inputs is None else self.inputs(ids, stream.x)  # [T, layers, width]
+        ropes = dict.fromkeys((kind.rope, kind.head_dim or self.spec.head_dim) for kind in self.spec.kinds)
+        rope_tables = {each: rope_tables_of(*each, batch, self.device) for each in ropes}
         biases, caches = self._biases(), LayerCaches(layers, slots=bool(self.spec.recurrent_layers))
         tapped = []
         for i, layer in enumerate(self.layers):
@@ -139,16 +144,15 @@ class Decoder(nnx.Module):
                     assert isinstance(layer, Layer)
                     stream = run_blind(layer, stream, batch)
                 continue
-            table, place = self.groups.layers[i]
-            recurrent = table == len(self.groups.windows)
-            keys, values, number = caches.of_layer(place, recurrent)
-            rope = rope_tables[self.spec.kind(i).rope]
-            bias = biases[i % len(biases)]
-            own = batches[table].of_layer(number)
+            (table, place), (part, _), kind = self.groups.layers[i], self.groups.parts[i], self.spec.kind(i)
+            keys, values, number = caches.of_layer(place, kind.recurrent)
+            rope = rope_tables[kind.rope, kind.head_dim or self.spec.head_dim]
+            own = batches[table].of_layer(number, part if self.in_parts else None)
             if i == len(self.layers) - 1:
                 own = replace(own, wanted=wanted)
-            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, own)
-            caches.replace(place, keys, values, recurrent)
+            further = () if own_inputs is None else (own_inputs[:, i],)
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, biases[i % len(biases)], own, *further)
+            caches.replace(place, keys, values, kind.recurrent)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights

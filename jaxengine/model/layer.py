@@ -14,11 +14,12 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
-from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
+from jaxengine.model.attention import Attention, CrossAttention, PictureAttention, ReadingAttention
+from jaxengine.model.layer_inputs import LayerInput
 from jaxengine.model.linear import Linear
 from jaxengine.model.linear_attention import LinearAttention
 from jaxengine.model.mlp import MLP
-from jaxengine.model.moe import MixtureOfExperts
+from jaxengine.model.moe import ExpertsBeside, MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.model.rounding import times
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
@@ -59,10 +60,14 @@ class Layer(nnx.Module):
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
-        mlp = None if kind.experts else MLP(spec, get)
+        beside = kind.experts and spec.experts is not None and spec.experts.beside
+        mlp = None if kind.experts and not beside else MLP(spec, get)
         self.mlp = mlp or MixtureOfExperts(spec, get)
+        self.experts = ExpertsBeside(spec, get) if beside else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm", mlp.gate_up if mlp and alone else None)
         self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
+        self.input = LayerInput(spec, get) if spec.embedding.layer_width else None
+        self.output_scale = nnx.Param(get("output_scale")) if spec.output_scale else None
 
     def __call__(
         self,
@@ -72,7 +77,9 @@ class Layer(nnx.Module):
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
+        own_input: Array | None = None,
     ) -> tuple[ResidualStream, Array, Array]:
+        """`own_input` [T, width] is what the layer reads of each token beside the stream, if it does."""
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
         attended = _gated(_times(attended, self.attention_scale), self.attention_gate)
@@ -81,12 +88,20 @@ class Layer(nnx.Module):
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
-            return ResidualStream(x, self._scaled(attended + self._mlp(branch_input, batch))), keys, values
+            stream = ResidualStream(x, self._scaled(attended + self._mlp(branch_input, x, batch)))
+            return self._output(stream, own_input), keys, values
         stream = self._add_branch(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.cross is not None:
             x, branch_input = self._branch_input(stream, self.cross_norm)
             stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
-        return self._with_mlp(stream, batch), keys, values
+        return self._output(self._with_mlp(stream, batch), own_input), keys, values
+
+    def _output(self, stream: ResidualStream, own_input: Array | None) -> ResidualStream:
+        """The residual stream as it leaves the layer."""
+        if self.input is not None and own_input is not None:
+            x = stream.sum()
+            stream = ResidualStream(x, self.input(x, own_input))
+        return stream if self.output_scale is None else ResidualStream(stream.sum() * self.output_scale[...])
 
     def blind(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """What a layer that attends to pictures makes of the residual stream where there are none."""
@@ -95,7 +110,8 @@ class Layer(nnx.Module):
     def _with_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         """`stream` with the MLP's branch behind that of attention; of tokens that are not wanted 0."""
         wanted, all_tokens = batch.wanted, partial(self._with_whole_mlp, batch=batch)
-        if wanted is None or batch.adapters is not None or self.of_pictures or not isinstance(self.mlp, MLP):
+        plain = isinstance(self.mlp, MLP) and self.experts is None and not self.of_pictures
+        if wanted is None or batch.adapters is not None or not plain:
             return all_tokens(stream)
 
         def of_wanted(stream: ResidualStream) -> ResidualStream:
@@ -107,13 +123,16 @@ class Layer(nnx.Module):
 
     def _with_whole_mlp(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:
         x, branch_input = self._branch_input(stream, self.mlp_norm)
-        return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm)
+        return self._add_branch(x, self._mlp(branch_input, x, batch), self.mlp_norm, self.mlp_post_norm)
 
-    def _mlp(self, x: Array, batch: StepBatch) -> Array:
+    def _mlp(self, x: Array, stream: Array, batch: StepBatch) -> Array:
+        """The branch's input, and the residual stream in front of it, which experts beside an MLP read."""
         if isinstance(self.mlp, MixtureOfExperts):
             made = self.mlp(x, batch.tokens, batch.adapters)
         else:
             made = self.mlp(x, batch.adapters)
+        if self.experts is not None:
+            made = self.experts(stream, made, batch.tokens, batch.adapters)
         made = _gated(_times(made, self.mlp_scale), self.mlp_gate)
         return made if self.blind_mlp else _of_those_who_see(made, batch)
 
@@ -140,11 +159,13 @@ class Layer(nnx.Module):
 
 def _sequence_mixer(
     spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops
-) -> Attention | PictureAttention | LinearAttention:
+) -> Attention | PictureAttention | ReadingAttention | LinearAttention:
     """What lets a token of this kind of layer read others."""
     if kind.cross is not None:
         return PictureAttention(spec, kind, get, ops)
-    return LinearAttention(spec, get, ops) if kind.recurrent else Attention(spec, kind, get, ops)
+    if kind.recurrent:
+        return LinearAttention(spec, get, ops)
+    return (Attention if kind.reads is None else ReadingAttention)(spec, kind, get, ops)
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

@@ -12,9 +12,11 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.model import Experts, ModelSpec
+from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP, Activated
-from jaxengine.model.rounding import rounded_once
+from jaxengine.model.norm import Norm
+from jaxengine.model.rounding import rounded_once, times
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
@@ -28,6 +30,7 @@ class MixtureOfExperts(nnx.Module):
         assert spec.experts is not None
         self.router = Linear.named("router", get)
         self.choice_bias = nnx.Param(get("router_choice_bias")) if spec.experts.choice_bias else None
+        self.learned_scale = nnx.Param(get("router_scale")) if spec.experts.learned_scale else None
         self.gate_up = nnx.Param(get("experts_gate_up"))
         self.down = nnx.Param(get("experts_down"))
         bias = spec.experts.bias
@@ -39,11 +42,17 @@ class MixtureOfExperts(nnx.Module):
         self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
         self.shared_gate = Linear.named("shared_gate", get) if shared and spec.experts.shared_gate else None
 
-    def __call__(self, x: Array, tokens: Array, adapters: AdapterTokens | None = None) -> Array:
-        """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
-        logits = self.router(x, jnp.dtype(jnp.float32), adapters)
+    def __call__(
+        self, x: Array, tokens: Array, adapters: AdapterTokens | None = None, judged: Array | None = None
+    ) -> Array:
+        """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert. The router reads
+        `judged` [T, hidden], if it is another.
+        """
+        logits = self.router(x if judged is None else judged, jnp.dtype(jnp.float32), adapters)
         bias = None if self.choice_bias is None else self.choice_bias[...]
         weights, chosen = route(self.experts, logits, bias)  # [T, k]
+        if self.learned_scale is not None:
+            weights = weights * self.learned_scale[...].astype(jnp.float32)[chosen]
         chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
         if self.shared is None:
@@ -57,6 +66,27 @@ class MixtureOfExperts(nnx.Module):
         if self.gate_up_bias is None or self.down_bias is None:
             return None
         return ExpertBiases(self.gate_up_bias[...], self.down_bias[...])
+
+
+class ExpertsBeside(nnx.Module):
+    """Experts beside a layer's MLP, as in Gemma 4. Both read the residual stream, each through a norm of its own, and
+    each has one behind it; what they make is added. The router reads the stream normalised without weights, times
+    learned factors and the root of 1 / hidden.
+    """
+
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
+        self.mixture = MixtureOfExperts(spec, get)
+        self.router_norm = Norm(NormSpec("rms", spec.norm.eps), get("router_norm"), None)
+        self.factor = spec.hidden_size**-0.5
+        self.mlp_norm = Norm.named("mlp_inner_norm", spec.norm, get)
+        self.norm = Norm.named("experts_norm", spec.norm, get)
+        self.post_norm = Norm.named("experts_post_norm", spec.norm, get)
+
+    def __call__(self, x: Array, made: Array, tokens: Array, adapters: AdapterTokens | None = None) -> Array:
+        """The residual stream x [T, hidden], and what the MLP has made of it → both branches' sum."""
+        judged = times(self.router_norm(x), self.factor)
+        mixed = self.mixture(self.norm(x), tokens, adapters, judged)
+        return self.mlp_norm(made) + self.post_norm(mixed)
 
 
 def route(experts: Experts, logits: Array, choice_bias: Array | None = None) -> tuple[Array, Array]:

@@ -64,3 +64,9 @@ class HeadNorm(nnx.Module):
             wide = jnp.concatenate([normalised(part, self.kind, self.eps, (1, 2, 3)) for part in parts], axis=2)
         bias = None if self.bias is None else self.bias[...]
         return scaled(wide, self.kind, self.weight[...], bias, x.dtype)
+
+
+def value_normalised(qkv: Array, eps: float) -> Array:
+    """`qkv` [T, K, G+2, D] with the values of each head divided by the root of their mean square."""
+    values = normalised(qkv[:, :, -1:].astype(jnp.float32), "rms", eps).astype(qkv.dtype)
+    return jnp.concatenate([qkv[:, :, :-1], values], axis=2)

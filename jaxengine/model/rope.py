@@ -1,8 +1,8 @@
 """Rotary position embeddings: cos and sin tables of each kind. The rotation itself is part of `jaxengine/ops`.
 
 Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
-transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071); longrope Ding et al. 2024
-(2402.13753). Axes: Wang et al. 2024 (2409.12191) and, interleaved, Qwen3-VL's report (2511.21631).
+transformers' `modeling_rope_utils`; llama3 and proportional likewise; yarn Peng et al. 2023 (2309.00071); longrope
+Ding et al. 2024 (2402.13753). Axes: Wang et al. 2024 (2409.12191) and, interleaved, Qwen3-VL's report (2511.21631).
 """
 
 import math
@@ -28,6 +28,8 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
         plain = _llama3(rope, plain)
     elif rope.kind == "yarn":
         plain = _yarn(rope, plain, dim)
+    elif rope.kind == "proportional":
+        plain = np.where(np.arange(dim // 2) < rope.turning, plain / rope.factor, 0)
     return plain.astype(np.float32)
 
 

@@ -36,6 +36,7 @@ def unsupported(spec: ModelSpec) -> str:
         "linear attention": spec.recurrent_layers,
         "an encoder": spec.encoder,
         "no head": spec.head.missing,
+        "layers that read the keys of others": any(kind.reads is not None for kind in spec.kinds),
     }
     return next((what for what, found in present.items() if found), "")
 

@@ -18,6 +18,7 @@ from jaxengine.architecture.model import Norm
 from jaxengine.ops import norm, reference, triton
 from jaxengine.ops.backend import choose_backend
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
+from jaxengine.ops.cache import as_layer_sees
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP, by_device
 
@@ -80,7 +81,8 @@ class Ops:
         Args:
             qkv: [T, K, G+2, D], for each key/value head its queries, then the key, then the value.
             rope_tables: cos and sin of each token; None rotates nothing.
-            keys, values: the caches, [L, pages, page_size, K, D], of which `batch.layer` is read and written.
+            keys, values: the caches, [L, pages, page_size, K, D], of which `batch.layer` is read and written; of other
+                heads with as many numbers, or some times as many, where `batch.part` is known.
 
         Returns:
             The attention output [T, K, G, D] and the new caches.
@@ -88,7 +90,7 @@ class Ops:
         heads = TP if self.split_heads else None
         by_token, by_head = PartitionSpec(None, heads), PartitionSpec(heads)
         cache = PartitionSpec(None, None, None, heads)
-        attend = partial(BACKENDS[self.backend].attend, spec=spec)
+        attend = partial(_attend, partial(BACKENDS[self.backend].attend, spec=spec))
         in_specs = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
         local = self._local(attend, in_specs, (by_token, cache, cache))
         return local(qkv, rope_tables, keys, values, batch, bias)  # type: ignore[no-any-return]
@@ -96,7 +98,7 @@ class Ops:
     def read(self, q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec) -> Array:
         """Attend with q [T, K, G, D] to caches without writing them → [T, K, G, D]: cross-attention to an encoder."""
         by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, None, TP)
-        read = partial(BACKENDS[self.backend].read, spec=spec)
+        read = partial(_read, partial(BACKENDS[self.backend].read, spec=spec))
         return self._local(read, (by_token, cache, cache, REPLICATED), by_token)(q, keys, values, batch)  # type: ignore[no-any-return]
 
     def add_norm(
@@ -109,3 +111,23 @@ class Ops:
     def _local(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function`, run by each device on its part of the arrays."""
         return by_device(function, self.mesh, in_specs, out_specs)
+
+
+def _attend(
+    attend: Callable[..., tuple[Array, Array, Array]],
+    qkv: Array,
+    rope_tables: RopeTables | None,
+    keys: Array,
+    values: Array,
+    batch: StepBatch,
+    bias: AttentionBias,
+) -> tuple[Array, Array, Array]:
+    """A back end's `attend` on one device's part of the caches, whatever heads they are shaped for."""
+    seen_keys, seen_values, seen = as_layer_sees(keys, values, batch, qkv.shape[1], qkv.shape[3])
+    attended, new_keys, new_values = attend(qkv, rope_tables, seen_keys, seen_values, seen, bias)
+    return attended, new_keys.reshape(keys.shape), new_values.reshape(values.shape)
+
+
+def _read(read: Callable[..., Array], q: Array, keys: Array, values: Array, batch: StepBatch) -> Array:
+    """A back end's `read`, likewise."""
+    return read(q, *as_layer_sees(keys, values, batch, q.shape[1], q.shape[3]))

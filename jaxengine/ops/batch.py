@@ -51,6 +51,7 @@ class StepBatch:
     past_window: bool = dataclasses.field(default=False, metadata={"static": True})
     wanted: Wanted | None = None  # None = of all tokens
     layer: ArrayLike = 0  # [] i32, which of the layers in the caches this is for, see `model/cache.py`
+    part: ArrayLike | None = None  # [] i32, which part of a place that several layers share, see `ops/cache.py`
 
     @property
     def kv_length(self) -> Array:
@@ -59,10 +60,13 @@ class StepBatch:
             return self.noncausal_length
         return self.position + 1 if self.horizon is None else jnp.maximum(self.position + 1, self.horizon)
 
-    def of_layer(self, layer: int) -> "StepBatch":
-        """The same for layer number `layer` of the caches, which is traced: layers that are alike are traced once."""
+    def of_layer(self, layer: int, part: int | None = None) -> "StepBatch":
+        """The same for layer number `layer` of the caches, or for a part of it. Both are traced: layers that are alike
+        are traced once.
+        """
         cross = self.cross and self.cross.of_layer(layer)
-        return dataclasses.replace(self, layer=np.int32(layer), cross=cross)
+        part_of = None if part is None else np.int32(part)
+        return dataclasses.replace(self, layer=np.int32(layer), cross=cross, part=part_of)
 
     @property
     def unhidden(self) -> Array | None:

@@ -1,4 +1,11 @@
-"""Rotating a step's queries and keys and writing its keys and values to the pages, in plain JAX."""
+"""Rotating a step's queries and keys and writing its keys and values to the pages, in plain JAX.
+
+Where several layers share a place of a page, each sees the cache as one of its own heads, with as many times the pages
+as there are parts: part s of n of page p is page n·p + s. That is another shape of the same memory, on each device of
+its own heads, so no array is copied and no kernel knows of it.
+"""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +30,20 @@ def as_floats(x: Array) -> Array:
     """Elements of a cache as floats, whatever `storage_dtype` they are stored in."""
     dtype = FLOATS.get(x.dtype.name)
     return x if dtype is None else jax.lax.bitcast_convert_type(x, dtype)
+
+
+def as_layer_sees(keys: Array, values: Array, batch: StepBatch, heads: int, dim: int) -> tuple[Array, Array, StepBatch]:
+    """Caches [L, pages, page_size, …] as a layer of `heads` of `dim` sees them, [L, pages · n, page_size, K, D], and
+    the batch with its part of each page, of n.
+    """
+    if batch.part is None:
+        return keys, values, batch
+    layers, pages, page_size, *place = keys.shape
+    parts = place[0] * place[1] // (heads * dim)
+    shape = (layers, pages * parts, page_size, heads, dim)
+    own = jax.lax.optimization_barrier(jnp.asarray(batch.part, jnp.int32))  # for `unfolded`'s reason
+    page, tables = batch.page * parts + own, batch.tables * parts + own
+    return keys.reshape(shape), values.reshape(shape), dataclasses.replace(batch, page=page, tables=tables, part=None)
 
 
 def split(qkv: Array, rope_tables: RopeTables | None) -> tuple[Array, Array, Array]:

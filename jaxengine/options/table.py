@@ -33,11 +33,17 @@ class CheckpointOptions:
     title: ClassVar[str] = "Model"
 
     revision: str | None = option(None, values.text, "branch, tag or commit on the hub", after="model_id")
+    language_model_only: bool = option(
+        False,
+        values.flag,
+        "serve the text part alone of a model that takes pictures or sound",
+        after="revision",
+    )
     merge_adapter: str | None = option(
         None,
         values.text,
         "PEFT adapter that is merged with the model while it is loaded: a directory or hub id, `@revision` behind it",
-        after="revision",
+        after="language_model_only",
     )
     lora_adapters: tuple[str, ...] = option(
         (),

@@ -6,8 +6,8 @@ from jaxengine.architecture.drafter import DrafterSource, DraftModelSource, Eagl
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
-from jaxengine.ops import choose_backend
 from jaxengine.sharding import check_divisible
+from jaxengine.startup.attention import choose_for_layers
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.wider_experts import widen_experts
 
@@ -34,7 +34,7 @@ def fitted(
         raise ValueError(f"{name}: {problem}")
     try:
         check_divisible(spec, devices)
-        choose_backend(attention, device, spec.head_dim, spec.group, dtype)
+        choose_for_layers(attention, device, spec, dtype)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return drafter

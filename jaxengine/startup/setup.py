@@ -21,7 +21,6 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
-from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.option import flag
@@ -33,6 +32,7 @@ from jaxengine.request.interface import OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.sharding import check_divisible
 from jaxengine.startup.adapters import AdapterSetup
+from jaxengine.startup.attention import choose_for_layers
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import resolve_cache_dtype, resolve_dtype, resolve_speculation
 from jaxengine.startup.draft_model import fitted
@@ -95,7 +95,7 @@ class Setup:
         wanted = learnt is not None and _drafts(learnt, speculation)
         learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype) if learnt and wanted else None
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
-        attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        attention = choose_for_layers(options.attention, device, spec, dtype, cache_dtype)
         check_tower(spec, options.attention, device, dtype)
         source = calibrated(source, cache_dtype)
         reader = reader and calibrate_adapters(reader, source)

@@ -5,8 +5,8 @@ because the order of heads is kept and a copied key scores as its original does.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -24,22 +24,26 @@ Read = Callable[[Index], np.ndarray]
 
 @dataclass(frozen=True)
 class ReplicatedSource:
-    """`source` with each key/value head `copies` times."""
+    """`source` with each key/value head `copies` times; in layers with another number of heads as often as `others`
+    has it for that number.
+    """
 
     source: ParameterSource
     copies: int
+    others: Mapping[int, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def spec(self) -> ModelSpec:
-        spec = self.source.spec
-        return replace(spec, num_kv_heads=spec.num_kv_heads * self.copies)
+        spec, others = self.source.spec, self.others
+        kinds = (replace(kind, kv_heads=kind.kv_heads * others.get(kind.kv_heads, 1)) for kind in spec.kinds)
+        return replace(spec, num_kv_heads=spec.num_kv_heads * self.copies, kinds=tuple(kinds))
 
     @property
     def dtype(self) -> str:
         return self.source.dtype
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        return self.copied(parameter_table(self.spec)[name], partial(self.source.read, name), index)
+        return self.copied(name, parameter_table(self.spec)[name], partial(self.source.read, name), index)
 
     def stored(self, name: str) -> StoredWeight | None:
         stored, parameter = self.source.stored(name), parameter_table(self.spec)[name]
@@ -47,34 +51,44 @@ class ReplicatedSource:
             return None
 
         def read(component: Component, index: Index) -> np.ndarray:
-            return self.copied(parameter.component(component, stored.format), partial(stored.read, component), index)
+            of_component = parameter.component(component, stored.format)
+            return self.copied(name, of_component, partial(stored.read, component), index)
 
         return replace(stored, read=read)
 
-    def copied(self, parameter: Parameter, read: Read, index: Index) -> np.ndarray:
-        """The slice `index` of an array shaped as `parameter`, of which `read` gives slices with the original heads."""
-        if AXIS not in parameter.axes[:-1]:  # as a last axis it numbers groups, and groups of inputs stay as they are
+    def copied(self, name: str, parameter: Parameter, read: Read, index: Index) -> np.ndarray:
+        """The slice `index` of an array of parameter `name`, shaped as `parameter`, of which `read` gives slices with
+        the original heads.
+        """
+        group, copies = self._share(name)
+        if copies == 1 or AXIS not in parameter.axes[:-1]:  # as a last axis it numbers groups of inputs, which stay
             return read(index)
         index = index + (slice(None),) * (len(parameter.shape) - len(index))
         axis = parameter.axes.index(AXIS)
         heads = range(*index[axis].indices(parameter.shape[axis]))
-        whole = np.concatenate([self._head(parameter, read, axis, index, head) for head in heads], axis=axis)
+        read_head = partial(_head, parameter, read, axis, index, group, copies)
+        whole = np.concatenate([read_head(head) for head in heads], axis=axis)
         return whole[(*(slice(None),) * (axis + 1), index[axis + 1])] if axis + 1 < whole.ndim else whole
 
-    def _head(self, parameter: Parameter, read: Read, axis: int, index: Index, head: int) -> np.ndarray:
-        """One head of the new numbering: its share of the queries, then what follows them: the key, the value.
+    def _share(self, name: str) -> tuple[int, int]:
+        """Query heads of each key/value head in the layer of parameter `name`, and copies of each."""
+        before, now = (spec.sized_for(name) for spec in (self.source.spec, self.spec))
+        return now.group, now.num_kv_heads // before.num_kv_heads
 
-        Where keys and values lie apart there are no queries.
-        """
-        original, share = divmod(head, self.copies)
-        wanted = (*index[:axis], slice(original, original + 1), slice(None), *index[axis + 2 :])
-        piece = read(wanted)
-        if axis == 1 and parameter.axes[0] is None and parameter.shape[0] == KEYS_AND_VALUES:
-            return piece
-        group = self.spec.group
-        followers = parameter.shape[axis + 1] - group
-        queries = np.arange(share * group, (share + 1) * group)
-        return piece.take([*queries, *range(piece.shape[axis + 1] - followers, piece.shape[axis + 1])], axis=axis + 1)
+
+def _head(parameter: Parameter, read: Read, axis: int, index: Index, group: int, copies: int, head: int) -> np.ndarray:
+    """One head of the new numbering: its share of the queries, then what follows them: the key, the value.
+
+    Where keys and values lie apart there are no queries.
+    """
+    original, share = divmod(head, copies)
+    wanted = (*index[:axis], slice(original, original + 1), slice(None), *index[axis + 2 :])
+    piece = read(wanted)
+    if axis == 1 and parameter.axes[0] is None and parameter.shape[0] == KEYS_AND_VALUES:
+        return piece
+    followers = parameter.shape[axis + 1] - group
+    queries = np.arange(share * group, (share + 1) * group)
+    return piece.take([*queries, *range(piece.shape[axis + 1] - followers, piece.shape[axis + 1])], axis=axis + 1)
 
 
 @dataclass(frozen=True)
@@ -86,14 +100,14 @@ class ReplicatedReader:
 
     @property
     def targets(self) -> Mapping[str, Adaptable]:
-        return {name: self._copied_units(adaptable) for name, adaptable in self.reader.targets.items()}
+        return {name: self._copied_units(name, adaptable) for name, adaptable in self.reader.targets.items()}
 
-    def _copied_units(self, adaptable: Adaptable) -> Adaptable:
+    def _copied_units(self, name: str, adaptable: Adaptable) -> Adaptable:
         """A head has fewer queries now, and still one key and one value."""
         if adaptable.axis != 1:
             return adaptable
-        group = self.source.source.spec.group
-        return replace(adaptable, parts=adaptable.parts[: self.source.spec.group] + adaptable.parts[group:])
+        before, now = (spec.sized_for(name).group for spec in (self.source.source.spec, self.source.spec))
+        return replace(adaptable, parts=adaptable.parts[:now] + adaptable.parts[before:])
 
     def read(self, name: str) -> AdapterWeights:
         adapter = self.reader.read(name)
@@ -104,7 +118,7 @@ class ReplicatedReader:
         parameter = parameter_table(self.source.spec)[name]
         outputs = len(parameter.shape) - parameter.inputs
         of_b = Parameter((*parameter.shape[:outputs], matrix.rank), (*parameter.axes[:outputs], None))
-        return replace(matrix, b=self.source.copied(of_b, matrix.b.__getitem__, ()))
+        return replace(matrix, b=self.source.copied(name, of_b, matrix.b.__getitem__, ()))
 
 
 def replicate_adapters(reader: AdapterReader, source: ParameterSource) -> AdapterReader:
@@ -117,7 +131,12 @@ def replicate_heads(source: ParameterSource, devices: int) -> ParameterSource:
     spec = source.spec
     if not spec.num_kv_heads:
         return source
-    copies = devices // spec.num_kv_heads
-    if devices % spec.num_kv_heads or copies < 2 or spec.group % copies:
-        return source
-    return ReplicatedSource(source, copies)
+    copies = {heads: _copies(spec.num_heads, heads, devices) for heads, _ in spec.heads}
+    base = _copies(spec.num_heads, spec.num_kv_heads, devices)
+    return source if max(base, *copies.values()) == 1 else ReplicatedSource(source, base, copies)
+
+
+def _copies(queries: int, heads: int, devices: int) -> int:
+    """How many copies of `heads` key/value heads `devices` devices need, 1 where as many cannot be made."""
+    copies = devices // heads
+    return 1 if devices % heads or copies < 2 or (queries // heads) % copies else copies

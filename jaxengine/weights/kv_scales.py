@@ -31,9 +31,11 @@ def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
     """`source` for a cache of `cache_dtype`: itself, unless the cache has 8 bits and the checkpoint has scales.
 
     A model that clips its projections is left alone: a scale would move the limit, and its keys and values are small.
+    So is one that normalises its values, which undoes a scale of what makes them.
     """
     spec = source.spec
-    if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip:
+    limited = spec.attention.clip or spec.attention.value_norm
+    if not cache_dtype.startswith("float8") or not spec.cache_scales or limited:
         return source
     return CalibratedSource(source)
 
@@ -52,6 +54,8 @@ def scaling(spec: ModelSpec) -> str:
     """What an 8-bit cache does with the keys and values of `spec`'s model, for the log."""
     if spec.attention.clip:
         return f"are clipped by the model at {spec.attention.clip}, and cached unscaled"
+    if spec.attention.value_norm:
+        return "are normalised by the model, and cached unscaled"
     if not spec.cache_scales:
         return "are cached unscaled, and saturate: the checkpoint has no scales"
     return "are cached scaled as the checkpoint was calibrated"

@@ -33,7 +33,7 @@ from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
 
-PROJECTIONS = {"qkv", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
+PROJECTIONS = {"qkv", "q", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
 
 

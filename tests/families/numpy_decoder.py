@@ -13,6 +13,7 @@ from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, NormKind
 
 Parameters = Mapping[str, np.ndarray]
 Get = Callable[[str], np.ndarray | None]
+Kept = dict[int, tuple[np.ndarray, np.ndarray]]  # keys and values [T, kv, dim] of each layer that makes them
 
 erf = np.vectorize(math.erf)
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -29,8 +30,14 @@ def logits(spec: ModelSpec, parameters: Parameters, ids: list[int]) -> np.ndarra
     """Logits after every prefix of `ids`: [len(ids), vocab]."""
     get = parameters.get
     x = np.stack([_embedded(spec, get, token, position) for position, token in enumerate(ids)])
+    further, kept = _layer_inputs(spec, get, ids, x), Kept()
     for i in range(spec.num_layers):
-        x = _layer(spec, spec.kind(i), lambda name, i=i: get(f"layers.{i}.{name}"), x)  # type: ignore[misc]
+        of_layer: Get = lambda name, i=i: get(f"layers.{i}.{name}")  # type: ignore[misc]  # noqa: E731
+        x = _layer(spec.sized(spec.kind(i)), spec.kind(i), of_layer, x, kept, i)
+        if further is not None:
+            x = x + _of_own_input(spec, of_layer, x, further[:, i])
+        if (scale := of_layer("output_scale")) is not None:
+            x = x * scale
     if spec.final_norm:
         x = _norm(spec, get, "final_norm", x)
     if spec.embedding_width != spec.hidden_size:
@@ -51,17 +58,34 @@ def _embedded(spec: ModelSpec, get: Get, token: int, position: int) -> np.ndarra
     return _norm(spec, get, "embedding_norm", x) if spec.embedding.norm else x
 
 
-def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+def _layer_inputs(spec: ModelSpec, get: Get, ids: list[int], x: np.ndarray) -> np.ndarray | None:
+    """What each layer reads of each token beside the stream: [T, layers, width]."""
+    if not (width := spec.embedding.layer_width):
+        return None
+    rows, weight = get("layer_embedding"), get("layer_input_norm")
+    assert rows is not None and weight is not None
+    looked_up = rows[ids].reshape(len(ids), spec.num_layers, width) * width**0.5
+    made = _normalised(spec.norm.kind, spec.norm.eps, _linear(get, "layer_projection", x) / spec.hidden_size**0.5)
+    return np.asarray((made * (weight + (spec.norm.kind == "rms_plus_one")) + looked_up) / 2**0.5)
+
+
+def _of_own_input(spec: ModelSpec, get: Get, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    gate = ACTIVATIONS[spec.activation](_linear(get, "input_gate", x))
+    return _norm(spec, get, "input_norm", _linear(get, "input_out", gate * rows))
+
+
+def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray, kept: Kept, number: int) -> np.ndarray:
     def norm(name: str, y: np.ndarray) -> np.ndarray:
         return _norm(spec, get, name, y)
 
     def attention(y: np.ndarray) -> np.ndarray:
-        return _times(_attention(spec, kind, get, y), get("attention_scale"))
+        q, kept[number] = _projected(spec, kind, get, y, kept.get(kind.reads if kind.reads is not None else -1))
+        return _times(_attention(spec, kind, get, q, *kept[number]), get("attention_scale"))
 
     def mlp(y: np.ndarray) -> np.ndarray:
-        return _times(_feed_forward(spec, kind, get, y), get("mlp_scale"))
+        return _times(_feed_forward(spec, kind, get, y, stream), get("mlp_scale"))
 
-    factor = spec.residual_scale
+    factor, stream = spec.residual_scale, x  # what experts beside an MLP read, see the last block
     if spec.block == "parallel":
         y = norm("attention_norm", x)
         return x + factor * (attention(y) + mlp(y))
@@ -76,7 +100,7 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndar
     if spec.block == "branch_norm":
         x = x + factor * norm("attention_norm", attention(x))
         return x + factor * norm("mlp_norm", mlp(x))
-    x = x + factor * norm("attention_post_norm", attention(norm("attention_norm", x)))
+    x = stream = x + factor * norm("attention_post_norm", attention(norm("attention_norm", x)))
     return x + factor * norm("mlp_post_norm", mlp(norm("mlp_norm", x)))
 
 
@@ -90,7 +114,17 @@ def _alibi(spec: ModelSpec, slope: float, query: int, key: np.ndarray, scale: fl
     return scale * (slope * key).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+def _projected(
+    spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray, read: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Queries [T, kv, group, dim], rotated, and the keys and values that they see, or those that are `read`."""
+    if read is not None:
+        q, weight, norm = _linear(get, "q", x), get("q_norm"), spec.attention.qk_norm
+        if norm is not None and weight is not None:
+            q = _normalised(norm.kind, spec.norm.eps, q) * (weight + (norm.kind == "rms_plus_one"))
+        if kind.rope is not None:
+            q = np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(q)])
+        return q, read
     qkv = _linear(get, "qkv", x)  # [T, kv, group + 2, dim]
     if spec.attention.clip:
         qkv = np.clip(qkv, -spec.attention.clip, spec.attention.clip)
@@ -100,20 +134,29 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
     if (further := spec.attention.query_scale) is not None:
         factors = [1 + further.beta * math.log(1 + position // further.length) for position in range(len(x))]
         qk[:, :, :-1] *= np.array(factors)[:, None, None, None]
+    values = qkv[:, :, -1]
+    if spec.attention.value_norm:
+        values = _normalised("rms", spec.norm.eps, values)
+    return qk[:, :, :-1], (qk[:, :, -1], values)
+
+
+def _attention(
+    spec: ModelSpec, kind: LayerKind, get: Get, q: np.ndarray, keys: np.ndarray, values: np.ndarray
+) -> np.ndarray:
     scale = spec.head_dim**-0.5 if kind.scale is None else kind.scale
-    heads, sinks = np.zeros((len(x), spec.num_kv_heads, spec.group, spec.head_dim)), get("sinks")
+    heads, sinks = np.zeros(q.shape), get("sinks")
     for j in range(spec.num_kv_heads):
         for g in range(spec.group):
             slope = spec.attention.alibi[j * spec.group + g] if spec.attention.alibi else 0.0
-            for i in range(len(x)):
+            for i in range(len(q)):
                 first = max(0, i + 1 - kind.window) if kind.window else 0
-                score = scale * qk[first : i + 1, j, -1] @ qk[i, j, g]
+                score = scale * keys[first : i + 1, j] @ q[i, j, g]
                 if spec.attention.softcap:
                     score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
                 score = score + _alibi(spec, slope, i, np.arange(first, i + 1), scale)
                 weight = np.exp(score)
                 sink = 0.0 if sinks is None else math.exp(sinks[j, g])
-                heads[i, j, g] = weight / (weight.sum() + sink) @ qkv[first : i + 1, j, -1]
+                heads[i, j, g] = weight / (weight.sum() + sink) @ values[first : i + 1, j]
     out, bias = get("out"), get("out_bias")
     assert out is not None
     y = np.einsum("tkgd,hkgd->th", heads, out)
@@ -159,20 +202,36 @@ def _frequency(rope: Rope, dim: int, pair: int, length: int) -> float:
         return plain
     if rope.kind == "linear":
         return plain / rope.factor
+    if rope.kind == "proportional":
+        return plain / rope.factor if pair < rope.turning else 0.0
     assert rope.kind == "longrope"
     return plain / (rope.long_factors if length > rope.original_positions else rope.short_factors)[pair]
 
 
-def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray, stream: np.ndarray) -> np.ndarray:
     if not kind.experts:
         return _mlp(spec, get, x)
     assert spec.experts is not None
-    scores, out = _linear(get, "router", x), np.zeros_like(x)
+    if not spec.experts.beside:
+        return _mixture(spec, get, x, x)
+    weight = get("router_norm")
+    assert weight is not None
+    judged = _normalised("rms", spec.norm.eps, stream) * weight / spec.hidden_size**0.5
+    mixed = _mixture(spec, get, _norm(spec, get, "experts_norm", stream), judged)
+    inner = _norm(spec, get, "mlp_inner_norm", _mlp(spec, get, x))
+    return inner + _norm(spec, get, "experts_post_norm", mixed)
+
+
+def _mixture(spec: ModelSpec, get: Get, x: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    assert spec.experts is not None
+    scores, out = _linear(get, "router", judged), np.zeros_like(x)
     parts = ("gate_up", "gate_up_bias", "down", "down_bias")
     stacks = {part: values for part in parts if (values := get(f"experts_{part}")) is not None}
     for token, row in enumerate(x):
         for expert, weight in _routed(spec.experts, scores[token], get("router_choice_bias")):
             one = {part: values[expert] for part, values in stacks.items()}.get
+            learned = get("router_scale")
+            weight = weight if learned is None else weight * learned[expert]
             out[token] += weight * _mlp(spec, one, row[None])[0]
     if spec.experts.shared_ffn_size:
         gate = _sigmoid(_linear(get, "shared_gate", x)) if spec.experts.shared_gate else 1.0

@@ -13,7 +13,18 @@ from tests.tiny import VOCAB
 
 pytestmark = pytest.mark.slow
 
-ONE_OF_EACH = ("bloom", "gemma2", "gpt_neox", "gpt_oss", "gptj", "olmo2", "opt_350m", "qwen2_moe")
+ONE_OF_EACH = (
+    "bloom",
+    "gemma2",
+    "gemma4_e2b",
+    "gemma4_text",
+    "gpt_neox",
+    "gpt_oss",
+    "gptj",
+    "olmo2",
+    "opt_350m",
+    "qwen2_moe",
+)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

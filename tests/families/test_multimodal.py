@@ -77,6 +77,49 @@ def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_p
     np.testing.assert_allclose(rows, expected, atol=1e-3)
 
 
+GEMMA4: dict[str, Any] = {
+    "text_config": {key: value for key, value in ZOO["gemma4_e2b"].items() if key != "model_type"},
+    "vision_config": {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
+    "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def gemma4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A whole Gemma 4, whose towers are not built here, and transformers' model of it."""
+    directory = tmp_path_factory.mktemp("gemma4")
+    config = transformers.AutoConfig.for_model("gemma4", **copy.deepcopy(GEMMA4))
+    model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+    redraw(model).save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+    return directory, model
+
+
+def test_a_model_whose_towers_are_not_built_is_served_for_text_alone_if_that_is_asked_for(
+    gemma4: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, model = gemma4
+    ids = prompt(24)
+    source = open_model(str(directory), language_model_only=True).source
+    assert source.spec.vision is None
+    assert "served alone, as --language-model-only says; pictures and sound are refused" in capsys.readouterr().err
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    assert np.ptp(expected, axis=1).min() > 0.5
+    np.testing.assert_allclose(Forward(source).prefill(0, ids, 0, 24), expected, atol=1e-3)
+
+
+def test_without_the_option_it_is_refused_with_the_option_s_name(gemma4: tuple[Path, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"not supported whole: .*; --language-model-only serves its text part"):
+        open_model(str(gemma4[0]))
+
+
+def test_a_model_that_sees_is_its_text_part_if_that_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, "llava")
+    assert open_model(str(tmp_path)).source.spec.vision is not None
+    assert open_model(str(tmp_path), language_model_only=True).source.spec.vision is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> None:
@@ -124,6 +167,8 @@ def test_a_model_whose_prompt_attends_both_ways_is_not_served_as_text_alone(tmp_
     (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     with pytest.raises(CheckpointError, match=r"model_type is not supported without .*, got 'paligemma'"):
         open_model(str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"model_type is not supported as a text part alone: .*'paligemma'"):
+        open_model(str(tmp_path), language_model_only=True)
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "llava_onevision"])

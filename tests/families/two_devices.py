@@ -31,13 +31,15 @@ OTHERS: dict[str, int] = {
     "head_dim": 32,
 }
 EVEN = {"galactica": {"num_attention_heads": 4}, "gemma": {"num_key_value_heads": 2}, "gpt_neo": {"num_layers": 2}}
-EVEN |= {"helium": {"head_dim": 16}}
+EVEN |= {"helium": {"head_dim": 16}, "gemma4_text": {"num_hidden_layers": 5}, "gemma4_moe": {"num_hidden_layers": 5}}
+EVEN |= {"gemma4_e2b": {"num_hidden_layers": 8, "num_key_value_heads": 1}}
+FURTHER = ("gemma4_e2b", "gemma4_moe")  # of a model_type whose first checkpoint shows less than half of it
 
 
 def families() -> dict[str, str]:
-    """The first checkpoint of each model_type of the zoo, and what transformers lacks."""
+    """The first checkpoint of each model_type of the zoo, some more, and what transformers lacks."""
     first = {fields["model_type"]: name for name, fields in reversed(ZOO.items())}
-    return first | {name: name for name in (*BAICHUAN, SANTACODER)}
+    return first | {name: name for name in (*FURTHER, *BAICHUAN, SANTACODER)}
 
 
 def write(directory: Path, name: str) -> Path:

@@ -38,6 +38,13 @@ def _like_llama(model_type: str, **fields: Any) -> dict[str, Any]:
     return {"model_type": model_type, **BASE, "num_key_value_heads": 2, **fields}
 
 
+def _gemma4(**fields: Any) -> dict[str, Any]:
+    """Sliding layers of 2 or 4 heads of 8, global ones of 16; of those 4 pairs turn, and the others stand still."""
+    plain = {"num_hidden_layers": 5, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL], "sliding_window": WINDOW}
+    plain |= {"head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 0, "rope_parameters": GEMMA4_ROPES}
+    return {"model_type": "gemma4_text", **BASE, "num_key_value_heads": 2, **plain, **fields}
+
+
 GEMMA3_ROPES = {
     "sliding_attention": _rope(),
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
@@ -51,6 +58,10 @@ LONGROPE = _rope(
 )
 FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)
+GEMMA4_ROPES = {
+    SLIDING: _rope(),
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1000.0},
+}
 OLMO3_ROPES = {SLIDING: _rope(), FULL: YARN}
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2}
 DEEPSEEK |= {"routed_scaling_factor": 1.5, "norm_topk_prob": True}
@@ -80,6 +91,13 @@ ZOO: dict[str, dict[str, Any]] = {
     | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
     "gemma3_text": _like_llama("gemma3_text", num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=20)
     | {"sliding_window": WINDOW, "sliding_window_pattern": 3, "rope_parameters": GEMMA3_ROPES},
+    "gemma4_text": _gemma4(num_key_value_heads=4, num_global_key_value_heads=1, attention_k_eq_v=True)
+    | {"final_logit_softcapping": 2.0},
+    "gemma4_e2b": _gemma4(num_key_value_heads=1, num_hidden_layers=8, num_kv_shared_layers=4, use_double_wide_mlp=True)
+    | {"layer_types": [SLIDING, FULL] * 4, "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB},
+    "gemma4_moe": _gemma4(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32)
+    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 2.0},
+    "gemma4_wide": _gemma4(global_head_dim=20, num_hidden_layers=3, layer_types=[FULL, SLIDING, FULL]),
     "glm": _like_llama("glm", head_dim=24),
     "glm4": _like_llama("glm4", head_dim=24),
     "gpt2": {"model_type": "gpt2", **GPT},

@@ -33,6 +33,7 @@ from jaxengine.startup.defaults import derive_limits
 from jaxengine.step import buffer, filters, sampling
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
+from tests.gemma4_shapes import GEMMA4_26B_A4B, GEMMA4_E2B
 from tests.gpu_compile import h200, toolchain
 from tests.gpu_compile.h200 import Facts, facts
 from tests.random_adapters import llama_targets
@@ -68,6 +69,11 @@ FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
 # The same with LLaVA-NeXT's eyes, and with Qwen2.5-VL's and its rope.
 SEEING = dataclasses.replace(FOUR_LAYERS, vision=LLAVA_NEXT_7B.vision)
 BY_AXES = dataclasses.replace(FOUR_LAYERS, kinds=(LayerKind(Rope(theta=1e6, axes=(16, 24, 24))),), vision=QWEN2_5_EYES)
+# A sliding and a global layer of Gemma 4, and as many that read their keys; or with experts.
+GEMMA4_KINDS = (GEMMA4_E2B.kinds[0], GEMMA4_E2B.kinds[4])
+GEMMA4_READING = tuple(dataclasses.replace(kind, reads=i) for i, kind in enumerate(GEMMA4_KINDS))
+GEMMA4 = dataclasses.replace(GEMMA4_E2B, num_layers=4, kinds=(*GEMMA4_KINDS, *GEMMA4_READING))
+GEMMA4_EXPERTS = dataclasses.replace(GEMMA4_26B_A4B, num_layers=2, kinds=GEMMA4_26B_A4B.kinds[4:6])
 PAGES, FULL = 4096, 420_000  # of four layers of an 8B, 1 GiB and 110 GB
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
@@ -351,6 +357,10 @@ PROGRAMS = {
     "decode_opt_2_layers": lambda: decode(cut(OPT_6_7B, 2), 1, longest=2048),
     "decode_gemma2": lambda: decode(cut(GEMMA2_9B, 2), 1),
     "mixed_gemma2": lambda: mixed(cut(GEMMA2_9B, 2), 1),
+    "decode_gemma4": lambda: decode(GEMMA4, 1),
+    "mixed_gemma4": lambda: mixed(GEMMA4, 1),
+    "decode_gemma4_experts": lambda: decode(GEMMA4_EXPERTS, 1),
+    "decode_gemma4_experts_tp2": lambda: decode(GEMMA4_EXPERTS, 2),
     "decode_phi2": lambda: decode(cut(PHI2, 2), 1, longest=2048),
     "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
     "decode_gpt_oss": lambda: decode(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),

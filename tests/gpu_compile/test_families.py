@@ -1,11 +1,12 @@
 """What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
 layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4),
-GLM 4.5 (experts chosen by sigmoid, beside a shared one), Qwen 3.5 (linear attention in three of four layers) and T5 (an
-encoder, relative positions).
+GLM 4.5 (experts chosen by sigmoid, beside a shared one), Qwen 3.5 (linear attention in three of four layers), T5 (an
+encoder, relative positions) and Gemma 4 (heads of 256 and 512 in parts of a page, layers that read the keys of others).
 """
 
 import pytest
 
+from tests.gemma4_shapes import GEMMA4_26B_A4B, GEMMA4_E2B
 from tests.gpu_compile.conftest import FactsByProgram
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI, QWEN3_5_27B
 
@@ -14,6 +15,10 @@ pytestmark = pytest.mark.slow
 MODELS = {
     "decode_gemma2": GEMMA2_9B,
     "mixed_gemma2": GEMMA2_9B,
+    "decode_gemma4": GEMMA4_E2B,
+    "mixed_gemma4": GEMMA4_E2B,
+    "decode_gemma4_experts": GEMMA4_26B_A4B,
+    "decode_gemma4_experts_tp2": GEMMA4_26B_A4B,
     "decode_phi2": PHI2,
     "mixed_phi3": PHI3_MINI,
     "decode_gpt_oss": GPT_OSS_20B,
@@ -28,6 +33,9 @@ MODELS = {
     "mixed_t5": FLAN_T5_XL,
 }
 BF16, MIB = 2, 1 << 20
+# Partial results of 128 rows: 32 splits of each if it has one key/value head of 8 queries of 512, 16 if it has two.
+GEMMA4 = ("decode_gemma4", "decode_gemma4_experts", "decode_gemma4_experts_tp2")
+PARTIALS = dict.fromkeys(GEMMA4, 128 * 32 * 8 * 512 * 4)
 
 
 @pytest.mark.parametrize("step", MODELS)
@@ -46,7 +54,7 @@ def test_temporaries_are_one_layers_activations(facts: FactsByProgram, step: str
     spec, tokens = MODELS[step], 128 if step.startswith("decode") else 2048
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     activations = tokens * (3 * spec.ffn_size + 8 * max(spec.hidden_size, heads)) * BF16
-    assert facts[step]["temporaries"] < activations + 16 * MIB
+    assert facts[step]["temporaries"] < activations + PARTIALS.get(step, 0) + 16 * MIB
 
 
 @pytest.mark.parametrize(("step", "layer"), [("decode_gemma2", 10), ("decode_phi2", 8), ("decode_t5", 12)])

@@ -39,7 +39,8 @@ __all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "u
 
 MIN_CAPABILITY = (8, 0)  # asynchronous copies and bf16 in the tensor cores
 E4M3_CAPABILITY = (8, 9)  # e5m2 is half an f16 and needs nothing
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
+MAX_HEAD_DIM_F32 = 256  # of 512, decode takes 130 KiB of shared memory and spills 6 KB
 MAX_GROUP = 128  # a tile holds every query head of a key/value head
 MAX_TILE = 128 * 128  # elements of such a tile; larger ones spill and leave no shared memory for keys
 DTYPES = ("bfloat16", "float16", "float32")
@@ -49,6 +50,8 @@ def unsupported(head_dim: int, group: int, dtype: str) -> str:
     """Why the kernels cannot serve a model of these sizes; "" if they can."""
     if head_dim % 8 or not 16 <= head_dim <= MAX_HEAD_DIM:
         return f"triton supports head_dim 16 to {MAX_HEAD_DIM} in multiples of 8, the model has {head_dim}"
+    if head_dim > MAX_HEAD_DIM_F32 and dtype == "float32":
+        return f"triton supports head_dim up to {MAX_HEAD_DIM_F32} in {dtype}, the model has {head_dim}; use bfloat16"
     most = min(MAX_GROUP, MAX_TILE // pl.next_power_of_2(head_dim))
     if group > most:
         return f"triton supports up to {most} query heads of {head_dim} per key/value head, the model has {group}"

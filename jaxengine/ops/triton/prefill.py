@@ -29,6 +29,7 @@ from jaxengine.ops.triton.tile import (
 
 ROWS = 128  # M, unless shared memory or the group says otherwise: two warpgroups of 64, Hopper's smallest wgmma
 MIN_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
+WIDE = 256  # of a wider head 8 warps share a tile; 4 spilled up to 120 bytes
 STAGES = 3
 
 
@@ -88,6 +89,10 @@ def tile_rows(problem: Problem) -> int:
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 
 
+def _warps(problem: Problem, rows: int) -> int:
+    return max(MIN_WARPS if problem.dim <= WIDE else 2 * MIN_WARPS, rows // ROWS_PER_WARP)
+
+
 def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
     """Attention of a mixed step, flat like q [T·K·G, D]. The output of rows of one query is left unwritten."""
     rows = tile_rows(problem)
@@ -96,7 +101,7 @@ def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -
         partial(_kernel, problem, rows),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
         grid=(problem.kv_heads, len(tiles.row)),
-        compiler_params=plt.CompilerParams(num_warps=max(MIN_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
+        compiler_params=plt.CompilerParams(num_warps=_warps(problem, rows), num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_prefill",
     )(tiles, longest_first(tiles), q, inputs)

@@ -12,6 +12,7 @@ from jaxengine.capacity.roofline import (
     weights_used,
 )
 from jaxengine.weights.quantization import chosen_formats
+from tests.gemma4_shapes import GEMMA4_31B, GEMMA4_E2B
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B, LLAVA_NEXT_7B, MIXTRAL
 
 
@@ -88,3 +89,17 @@ def test_a_step_reads_the_experts_that_some_token_is_sent_to(rows: int, read: fl
     others = weight_bytes(LLAMA_8B, 2) - 2 * 32 * 3 * 4096 * 14336 + 2 * 32 * 8 * 4096
     assert weight_bytes(MIXTRAL, 2, tokens=rows) == pytest.approx(others + read * 2 * 32 * 3 * 4096 * 14336)
     assert weight_bytes(MIXTRAL, 2) == pytest.approx(others + 8 * 2 * 32 * 3 * 4096 * 14336)
+
+
+def test_a_token_costs_what_the_layers_keep_that_make_keys_and_values() -> None:
+    """Of Gemma 4's 31B 50 layers of 16 heads of 256 and 10 of 4 of 512; of E2B's 35 layers 12 and 3, of one head."""
+    assert kv_bytes_per_token(GEMMA4_31B, 2) == 4 * (50 * 16 * 256 + 10 * 4 * 512)
+    assert kv_bytes_per_token(GEMMA4_E2B, 2) == 4 * (12 * 256 + 3 * 512)
+
+
+def test_layers_that_read_the_keys_of_others_read_them_again() -> None:
+    """Of E2B 28 layers see 512 keys of 256 numbers, and 7 all keys of 512, however few make them."""
+    short, long = (step_cost(GEMMA4_E2B, rows=1, new=1, context=context) for context in (512, 1536))
+    assert long.bytes - short.bytes == 7 * 1024 * 4 * 512
+    nothing = step_cost(GEMMA4_E2B, rows=1, new=1, context=0)
+    assert short.bytes - nothing.bytes == 512 * 4 * (28 * 256 + 7 * 512)

@@ -99,6 +99,8 @@ STEPS = {
     "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
+    "decode 64, head_dim 512": partial(compile_step, tokens=64, rows=64, width=512, dim=512, kv_heads=4, group=8),
+    "head_dim 512": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=512, kv_heads=4, group=8),
     "1 GiB of keys": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, pool=1 << 30),
     "48 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=48),
     "71 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=71, dim=64),

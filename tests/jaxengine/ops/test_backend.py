@@ -21,6 +21,11 @@ def test_a_gpu_runs_the_kernels(attention: str, dtype: str, head_dim: int) -> No
     assert choose_backend(attention, H200, head_dim, group=4, dtype=dtype) == "triton"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_heads_of_512_run_in_16_bits(dtype: str) -> None:
+    assert choose_backend("auto", H200, 512, group=8, dtype=dtype) == "triton"
+
+
 def test_a_cpu_runs_the_reference() -> None:
     assert choose_backend("auto", CPU, 128, group=4, dtype="float32") == "reference"
 
@@ -36,8 +41,10 @@ def test_the_reference_runs_anywhere_if_asked_for() -> None:
         ("triton", CPU, 128, 4, "float32", r"triton needs an NVIDIA GPU, this is cpu \(cpu\)"),
         ("auto", gpu((7, 5)), 128, 4, "float16", "compute capability 8.0 or newer, NVIDIA H200 has 7.5"),
         ("auto", gpu(None), 128, 4, "float16", "triton needs an NVIDIA GPU"),
-        ("auto", H200, 512, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 512"),
-        ("auto", H200, 100, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 100"),
+        ("auto", H200, 520, 4, "bfloat16", "head_dim 16 to 512 in multiples of 8, the model has 520"),
+        ("auto", H200, 100, 4, "bfloat16", "head_dim 16 to 512 in multiples of 8, the model has 100"),
+        ("auto", H200, 512, 4, "float32", "head_dim up to 256 in float32, the model has 512; use bfloat16"),
+        ("auto", H200, 512, 33, "bfloat16", "up to 32 query heads of 512 per key/value head, the model has 33"),
         ("auto", H200, 128, 129, "bfloat16", "up to 128 query heads of 128 per key/value head, the model has 129"),
         ("auto", H200, 256, 71, "bfloat16", "up to 64 query heads of 256 per key/value head, the model has 71"),
         ("auto", H200, 128, 4, "float64", "dtype bfloat16, float16, float32, got float64"),

@@ -73,8 +73,9 @@ def test_prefill_runs_on_hoppers_own_tensor_core_instruction(facts: FactsByStep,
     kernels = facts[step]["kernels"]
     many = step.endswith("heads a key")
     assert kernels["paged_decode"]["products"] == ["wgmma.mma_async" if many else "mma.sync"]
-    if "paged_prefill" in kernels:
-        assert kernels["paged_prefill"]["products"] == ["wgmma.mma_async"]
+    if "paged_prefill" in kernels:  # a tile of heads of 512 has 32 rows, which is less than that instruction takes
+        own = "mma.sync" if step == "head_dim 512" else "wgmma.mma_async"
+        assert kernels["paged_prefill"]["products"] == [own]
 
 
 @pytest.mark.parametrize("step", ["decode 128", "mixed 2048"])
