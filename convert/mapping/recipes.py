@@ -14,6 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from convert.mapping.latent_rows import KINDS, latent_rows
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table
 
@@ -138,6 +140,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         return _qkv(name, spec, parameter, named, layout)
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
+    if spec.attention.latent and kind in KINDS:
+        return [_latent(kind, spec, spec.attention.latent, parameter, named[0], layout)]
     if kind in ("experts_gate_up", "experts_down"):
         if layout.joint_experts:
             return [_joint_experts(parameter, named[0], layout)]
@@ -210,6 +214,15 @@ def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str],
             _part(tensor, start, (*rows.shape, *trailing), inputs, turned, stored_rows=total, transposed=transposed)
         )
     return parts
+
+
+def _latent(kind: str, spec: ModelSpec, latent: Latent, parameter: Parameter, tensor: str, layout: Layout) -> Part:
+    """A matrix of latent attention or, of one axis, its bias."""
+    inputs = min(1, len(parameter.shape) - 1)
+    outputs = parameter.shape[: len(parameter.shape) - inputs]
+    rows, stored = latent_rows(kind, latent, spec.num_heads, layout.interleaved)
+    start = (0,) * len(parameter.shape)
+    return _part(tensor, start, parameter.shape, inputs, rows.reshape(outputs), stored_rows=stored)
 
 
 def _qkv_rows(spec: ModelSpec, named: Sequence[str], fused: QKV) -> list[tuple[str, int, np.ndarray]]:

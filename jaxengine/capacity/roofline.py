@@ -86,8 +86,8 @@ def weights_used(spec: ModelSpec) -> float:
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
-    layers = spec.num_layers - len(spec.cross_layers)
-    return 2 * layers * spec.num_kv_heads * spec.head_dim * itemsize
+    layers, latent = spec.num_layers - len(spec.cross_layers), spec.attention.latent
+    return layers * spec.num_kv_heads * (latent.cached if latent else 2 * spec.head_dim) * itemsize
 
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
@@ -119,7 +119,9 @@ def step_cost(
     own = (layer for layer in range(spec.num_layers) if layer not in spec.cross_layers)
     reach = [spec.kind(layer).window or context + new for layer in own]
     pairs = rows * sum(_visible(new, context, window) for window in reach)  # of queries and keys, over all layers
-    attention = 4 * pairs * spec.num_heads * spec.head_dim
+    latent = spec.attention.latent
+    products = latent.cached + latent.rank if latent else 2 * spec.head_dim  # of a query with a key and with its value
+    attention = 2 * pairs * spec.num_heads * products
     cached = statistics.fmean(min(context, window) for window in reach)
     return Cost(
         bytes=weight_bytes(spec, weight_itemsize, formats, tokens)

@@ -40,6 +40,7 @@ def unsupported(spec: ModelSpec) -> str:
         "a state space": spec.state_space,
         "an encoder": spec.encoder,
         "experts": spec.experts,
+        "latent attention": spec.attention.latent,
     }
     return next((what for what, found in present.items() if found), "")
 

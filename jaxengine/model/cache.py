@@ -4,7 +4,8 @@ All layers that a page spans lie in the same two arrays, one behind the other. A
 back, and each array of them costs the host some 3 µs (CPU; 2.4 times that beside an H200): two arrays a layer were a
 good part of a small step. Only where kernels could not number the elements of so large an array there are more.
 
-A page of an attention layer holds the keys and values of `page_size` tokens. A page of a state-space layer holds all
+A page of an attention layer holds the keys and values of `page_size` tokens. Where these are made of latents, it holds
+latents in the place of keys, and in that of values the part of keys that turns. A page of a state-space layer holds all
 that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
 """
 
@@ -39,9 +40,13 @@ def cache_arrays(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype
             (layers, pages, space.channels, space.size), jnp.dtype(jnp.float32), (None, None, "channels", None)
         )
         return inputs, states
-    shape = (layers, pages, page_size, spec.num_kv_heads, spec.head_dim)
-    keys = CacheArray(shape, jnp.dtype(dtype), (None, None, None, "kv_heads", None))
-    return keys, keys
+    latent = spec.attention.latent
+    widths = (latent.rank, latent.rope_dim) if latent else (spec.head_dim, spec.head_dim)
+    axes = (None, None, None, "kv_heads", None)
+    keys, values = (
+        CacheArray((layers, pages, page_size, spec.num_kv_heads, width), jnp.dtype(dtype), axes) for width in widths
+    )
+    return keys, values
 
 
 def layers_of_array(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype: str, devices: int) -> int:

@@ -13,6 +13,7 @@ from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention, PictureAttention
+from jaxengine.model.latent_attention import LatentAttention
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
@@ -50,10 +51,8 @@ class Layer(nnx.Module):
         self.blind_mlp = kind.cross is None or kind.cross.blind_mlp
         self.ops = ops
         alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
-        attention = PictureAttention(spec, kind, get, ops) if self.of_pictures else Attention(spec, kind, get, ops)
-        first = attention.q if isinstance(attention, PictureAttention) else attention.qkv
-        self.attention = attention
-        self.attention_norm = norm("attention_norm", first if alone else None)
+        self.attention = _attention(spec, kind, get, ops)
+        self.attention_norm = norm("attention_norm", _only_reader(self.attention) if alone else None)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
@@ -122,6 +121,21 @@ class Layer(nnx.Module):
 
     def _scaled(self, branch: Array) -> Array:
         return times(branch, self.residual_scale)
+
+
+def _attention(
+    spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops
+) -> Attention | LatentAttention | PictureAttention:
+    if kind.cross is not None:
+        return PictureAttention(spec, kind, get, ops)
+    return (LatentAttention if spec.attention.latent else Attention)(spec, kind, get, ops)
+
+
+def _only_reader(attention: Attention | LatentAttention | PictureAttention) -> Linear | None:
+    """The one product that reads what `attention` is given; None where there are several."""
+    if isinstance(attention, LatentAttention):
+        return None
+    return attention.q if isinstance(attention, PictureAttention) else attention.qkv
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

@@ -31,9 +31,10 @@ def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
     """`source` for a cache of `cache_dtype`: itself, unless the cache has 8 bits and the checkpoint has scales.
 
     A model that clips its projections is left alone: a scale would move the limit, and its keys and values are small.
+    So are latents, which are normalised.
     """
     spec = source.spec
-    if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip:
+    if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip or spec.attention.latent:
         return source
     return CalibratedSource(source)
 
@@ -52,6 +53,8 @@ def scaling(spec: ModelSpec) -> str:
     """What an 8-bit cache does with the keys and values of `spec`'s model, for the log."""
     if spec.attention.clip:
         return f"are clipped by the model at {spec.attention.clip}, and cached unscaled"
+    if spec.attention.latent:
+        return "are cached as normalised latents, unscaled"
     if not spec.cache_scales:
         return "are cached unscaled, and saturate: the checkpoint has no scales"
     return "are cached scaled as the checkpoint was calibrated"
