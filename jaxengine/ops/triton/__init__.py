@@ -29,6 +29,7 @@ from jax.experimental import pallas as pl
 
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
+from jaxengine.ops.triton import latent
 from jaxengine.ops.triton.decode import attend_rows, attend_step, read_step, single_rows
 from jaxengine.ops.triton.norm import add_norm
 from jaxengine.ops.triton.prefill import attend_tiles
@@ -71,7 +72,11 @@ def attend(
 
     Args:
         interpret: run the kernels as plain JAX, on any device.
+
+    With a latent, queries and keys come rotated, and padding may be written to page 0.
     """
+    if spec.latent:
+        return latent.attend(qkv, keys, values, batch, bias, spec, interpret)
     tokens, kv_heads, rows, dim = qkv.shape
     _, pages, page_size, *_ = keys.shape
     furthest = 0 if bias.relative is None else bias.relative.shape[-1] // 2
