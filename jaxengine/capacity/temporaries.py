@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -74,11 +75,18 @@ def _adapted_width(shapes: Shapes) -> int:
 def _width(spec: ModelSpec, devices: int) -> float:
     """Elements of a token that live together where it is widest."""
     residuals = RESIDUALS * spec.hidden_size
+    if spec.attention.latent:
+        residuals += _of_latents(spec, spec.attention.latent) / devices
     if spec.state_space:
         return residuals + SCANNED * spec.state_space.channels / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product
+
+
+def _of_latents(spec: ModelSpec, latent: Latent) -> int:
+    """Elements of a token's queries: as the model has them, as they meet latents, and what they attend to."""
+    return spec.num_heads * (latent.head_dim + latent.cached + latent.rank)
 
 
 def of_pictures(shapes: Shapes, devices: int) -> int:

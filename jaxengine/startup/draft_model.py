@@ -34,7 +34,7 @@ def fitted(
         raise ValueError(f"{name}: {problem}")
     try:
         check_divisible(spec, devices)
-        choose_backend(attention, device, spec.head_dim, spec.group, dtype)
+        choose_backend(attention, device, spec.head_dim, spec.group, dtype, latent=spec.attention.latent)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return drafter

@@ -95,7 +95,8 @@ class Setup:
         wanted = learnt is not None and _drafts(learnt, speculation)
         learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype) if learnt and wanted else None
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
-        attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        latent = spec.attention.latent
+        attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype, latent)
         check_tower(spec, options.attention, device, dtype)
         source = calibrated(source, cache_dtype)
         reader = reader and calibrate_adapters(reader, source)

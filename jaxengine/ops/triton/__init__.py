@@ -31,12 +31,13 @@ from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.ops.triton import latent
 from jaxengine.ops.triton.decode import attend_rows, attend_step, read_step, single_rows
+from jaxengine.ops.triton.latent import unsupported as unsupported_latent
 from jaxengine.ops.triton.norm import add_norm
 from jaxengine.ops.triton.prefill import attend_tiles
 from jaxengine.ops.triton.rotated_qkv import project, write_all
 from jaxengine.ops.triton.tile import Problem, flatten
 
-__all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "unsupported"]
+__all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "unsupported", "unsupported_latent"]
 
 MIN_CAPABILITY = (8, 0)  # asynchronous copies and bf16 in the tensor cores
 E4M3_CAPABILITY = (8, 9)  # e5m2 is half an f16 and needs nothing

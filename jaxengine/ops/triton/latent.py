@@ -1,12 +1,13 @@
-"""Attention over latents (`architecture.latent`) by the same two kernels: one head of keys whose first part is the value.
+"""Attention over latents (`architecture.latent`) by the same two kernels: one head of keys, whose first part is the
+value.
 
-All query heads read one key, and with hundreds of elements a tile cannot hold them all. So several tiles share the keys,
-each with its part of the heads; what one has read, the others find in the L2 cache. Queries come rotated, and XLA writes
-the step's own latents to their pages before the kernels start.
+All query heads read one key, and with hundreds of elements a tile cannot hold them all. So several tiles share the
+keys, each with its part of the heads; what one has read, the others find in the L2 cache. Queries come rotated, and XLA
+writes the step's own latents to their pages before the kernels start.
 
-Lower bound on an H200 per layer of DeepSeek V3 (R 512, P 64, bf16): 1152 bytes a cached token, an eighteenth of what its
+Lower bound on an H200 per layer of DeepSeek V3 (R 512, P 64, bf16): 1152 bytes a cached token, a seventieth of what its
 keys and values would take, and 2·128·(576 + 512) operations, which are 242 a byte: with all heads on one device the
-tensor cores are the limit, not the memory.
+tensor cores are the limit, not the memory. None of this has been timed.
 
 Legend: as in `tile`.
 """
