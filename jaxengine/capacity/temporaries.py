@@ -74,7 +74,7 @@ def _adapted_width(shapes: Shapes) -> int:
 
 def _width(spec: ModelSpec, devices: int) -> float:
     """Elements of a token that live together where it is widest."""
-    residuals = RESIDUALS * spec.hidden_size
+    residuals: float = RESIDUALS * spec.hidden_size
     if spec.attention.latent:
         residuals += _of_latents(spec, spec.attention.latent) / devices
     if spec.state_space:

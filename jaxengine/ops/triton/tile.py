@@ -54,8 +54,8 @@ def flatten(keys: Array, values: Array, batch: StepBatch, bias: AttentionBias) -
         None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative)
     )
     horizon = batch.horizon if batch.ragged and batch.noncausal_length is None else None
-    flat = (each.reshape(-1, each.shape[-1]) for each in (keys, values))
-    return Inputs(batch.tables, *flat, layer_of(batch), slopes, sinks, by_distance, horizon)
+    flat_keys, flat_values = (each.reshape(-1, each.shape[-1]) for each in (keys, values))
+    return Inputs(batch.tables, flat_keys, flat_values, layer_of(batch), slopes, sinks, by_distance, horizon)
 
 
 @dataclass(frozen=True)
