@@ -1,6 +1,7 @@
 """GPU kernels, written in Pallas for its Triton back end, for NVIDIA GPUs from Ampere on.
 
-This file is attention; `experts` and `scan` describe themselves. Two attention kernels share one inner loop (`tile`):
+This file is attention, which `latent` sets up otherwise where keys and values are made of latents; `experts` and `scan`
+describe themselves. Two attention kernels share one inner loop (`tile`):
 
 - `decode` computes rows of one query. Several programs each take some of a row's keys, and the last of them to finish
   merges the partial results.
