@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import (
     Attention,
     ClampedGate,
@@ -292,6 +293,37 @@ GLM_4_5_AIR = ModelSpec(
     kinds=(LayerKind(Rope(theta=1e6, dim=64)), *(LayerKind(Rope(theta=1e6, dim=64), experts=True),) * 45),
     experts=Experts(128, 8, 1408, "sigmoid", True, 1408, shared_gate=False, choice_bias=True),
     qkv_bias=True,
+)
+
+DEEPSEEK_V3_ROPE = Rope("yarn", factor=40.0, original_positions=4096, mscale=1.0, mscale_all_dim=1.0, dim=64)
+DEEPSEEK_V3_KIND = LayerKind(DEEPSEEK_V3_ROPE, scale=0.1353)
+DEEPSEEK_V3 = ModelSpec(
+    vocab_size=129280,
+    hidden_size=7168,
+    num_layers=61,
+    num_heads=128,
+    num_kv_heads=1,
+    head_dim=192,
+    ffn_size=18432,
+    max_positions=163840,
+    kinds=(*(DEEPSEEK_V3_KIND,) * 3, *(dataclasses.replace(DEEPSEEK_V3_KIND, experts=True),) * 58),
+    attention=Attention(latent=Latent(512, 128, 64, 128, query_rank=1536)),
+    experts=Experts(256, 8, 2048, "sigmoid", True, 2048, False, scale=2.5, choice_bias=True, groups=8, used_groups=4),
+)
+
+GLM_4_7_FLASH_KIND = LayerKind(Rope(theta=1e6, dim=64))
+GLM_4_7_FLASH = ModelSpec(
+    vocab_size=154880,
+    hidden_size=2048,
+    num_layers=47,
+    num_heads=20,
+    num_kv_heads=1,
+    head_dim=256,
+    ffn_size=10240,
+    max_positions=202752,
+    kinds=(GLM_4_7_FLASH_KIND, *(dataclasses.replace(GLM_4_7_FLASH_KIND, experts=True),) * 46),
+    attention=Attention(latent=Latent(512, 192, 64, 256, query_rank=768)),
+    experts=Experts(64, 4, 1536, "sigmoid", True, 1536, False, scale=1.8, choice_bias=True),
 )
 
 GPT_OSS_ROPE = Rope("yarn", 150000.0, 32.0, 4096, truncate=False)

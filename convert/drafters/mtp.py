@@ -92,5 +92,5 @@ def _names(family: Family, number: int) -> dict[str, tuple[str, ...]]:
         for name, theirs in family.tensors.items()
         if name.startswith("layers.{i}.")
     }
-    prefix, _, _ = family.tensors["layers.{i}.qkv"][0].partition("{i}")
+    prefix, _, _ = family.tensors["layers.{i}.out"][0].partition("{i}")
     return layers | {name: (f"{prefix}{number}.{theirs}",) for name, theirs in OF_MODULE.items()}

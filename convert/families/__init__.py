@@ -8,6 +8,7 @@ from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
+from convert.families.deepseek import axk1, deepseek_v2, deepseek_v3, glm4_moe_lite, minicpm3, youtu
 from convert.families.ernie import ERNIE, ERNIE_MOE
 from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
@@ -43,6 +44,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,
     "RefinedWebModel": FALCON,
     "arcee": ARCEE,
+    "axk1": axk1,
     "baichuan": baichuan,
     "bart": BART,
     "bloom": BLOOM,
@@ -50,6 +52,8 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "cohere": COHERE,
     "cohere2": COHERE2,
     "dbrx": DBRX,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
     "dots1": DOTS,
     "ernie4_5": ERNIE,
     "ernie4_5_moe": ERNIE_MOE,
@@ -63,6 +67,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
+    "glm4_moe_lite": glm4_moe_lite,
     "gpt2": gpt2,
     "gpt_bigcode": GPT_BIGCODE,
     "gpt_neo": GPT_NEO,
@@ -74,9 +79,11 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "granitemoeshared": GRANITE_MOE,
     "helium": HELIUM,
     "idefics": idefics,
+    "kimi_k2": deepseek_v3,
     "llama": LLAMA,
     "mamba": MAMBA,
     "mbart": BART,
+    "minicpm3": minicpm3,
     "minimax_m2": MINIMAX_M2,
     "ministral": MINISTRAL,
     "ministral3": MINISTRAL3,
@@ -107,6 +114,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "starcoder2": STARCODER2,
     "t5": t5,
     "umt5": t5,
+    "youtu": youtu,
 }
 
 

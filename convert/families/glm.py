@@ -4,6 +4,7 @@ GLM 4.5 to 4.7 have DeepSeek's experts instead, behind a few layers without, and
 """
 
 from dataclasses import replace
+from typing import Any
 
 from convert.config.config import Config
 from convert.families.family import Family, layer_kinds, window, with_experts
@@ -37,22 +38,26 @@ def _glm4(config: Config) -> ModelSpec:
     return replace(_glm(config), block="sandwich")
 
 
-def _with_deepseek_experts(spec: ModelSpec, config: Config, dense: int, renormalise: bool) -> ModelSpec:
-    """`dense` first layers have none. Both arguments count where the configuration is silent."""
-    width = config.integer("moe_intermediate_size")
-    experts = Experts(
-        count=config.integer("n_routed_experts"),
-        used=config.integer("num_experts_per_tok"),
+def deepseek_experts(config: Config, **silent: Any) -> Experts:
+    """The experts of DeepSeek V3. `silent` counts where the configuration is so."""
+    width = config.integer("moe_intermediate_size", silent.get("moe_intermediate_size"))
+    return Experts(
+        count=config.integer("n_routed_experts", silent.get("n_routed_experts")),
+        used=config.integer("num_experts_per_tok", silent.get("num_experts_per_tok")),
         ffn_size=width,
         routing="sigmoid",
-        renormalise=config.flag("norm_topk_prob", renormalise),
-        shared_ffn_size=width * config.integer("n_shared_experts", 1, least=0),
+        renormalise=config.flag("norm_topk_prob", silent.get("norm_topk_prob", True)),
+        shared_ffn_size=width * config.integer("n_shared_experts", silent.get("n_shared_experts", 1), least=0),
         shared_gate=False,
-        scale=config.number("routed_scaling_factor", 1.0),
+        scale=config.number("routed_scaling_factor", silent.get("routed_scaling_factor", 1.0)),
         choice_bias=True,
-        groups=config.integer("n_group", 1),
-        used_groups=config.integer("topk_group", 1),
+        groups=config.integer("n_group", silent.get("n_group", 1)),
+        used_groups=config.integer("topk_group", silent.get("topk_group", 1)),
     )
+
+
+def _behind_dense(spec: ModelSpec, config: Config, experts: Experts, dense: int) -> ModelSpec:
+    """`dense` first layers, where the configuration does not say how many, have no experts."""
     first = config.integer("first_k_dense_replace", dense, least=0)
     return with_experts(spec, experts, lambda layer: layer >= first)
 
@@ -60,7 +65,7 @@ def _with_deepseek_experts(spec: ModelSpec, config: Config, dense: int, renormal
 def _glm4_moe(config: Config) -> ModelSpec:
     norm = QKNorm("rms") if config.flag("use_qk_norm", False) else None
     spec = llama_spec(config, part=0.5, eps=1e-5, attention=Attention(qk_norm=norm), out_bias=False)
-    return _with_deepseek_experts(spec, config, dense=1, renormalise=True)
+    return _behind_dense(spec, config, deepseek_experts(config), dense=1)
 
 
 def _dots(config: Config) -> ModelSpec:
@@ -68,7 +73,8 @@ def _dots(config: Config) -> ModelSpec:
     first = config.integer("max_window_layers", 62, least=0)
     full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: layer >= first)
-    return _with_deepseek_experts(replace(spec, kinds=kinds), config, dense=0, renormalise=False)
+    experts = deepseek_experts(config, norm_topk_prob=False)
+    return _behind_dense(replace(spec, kinds=kinds), config, experts, dense=0)
 
 
 DOTS = Family(_dots, DEEPSEEK_EXPERTS, ignore=BUFFERS)

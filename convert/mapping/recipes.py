@@ -14,8 +14,10 @@ from typing import Literal
 
 import numpy as np
 
+from convert.mapping.latent_rows import KINDS, latent_rows
 from convert.mapping.linear_attention import linear_parts
 from convert.mapping.part import Part, Recipe
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table
 
@@ -120,6 +122,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         return linear_parts(kind, spec.linear_attention, parameter, named)
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
+    if spec.attention.latent and kind in KINDS:
+        return [_latent(kind, spec, spec.attention.latent, parameter, named[0], layout)]
     if kind in ("experts_gate_up", "experts_down"):
         if layout.joint_experts:
             return [_joint_experts(parameter, named[0], layout)]
@@ -192,6 +196,15 @@ def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str],
             _part(tensor, start, (*rows.shape, *trailing), inputs, turned, stored_rows=total, transposed=transposed)
         )
     return parts
+
+
+def _latent(kind: str, spec: ModelSpec, latent: Latent, parameter: Parameter, tensor: str, layout: Layout) -> Part:
+    """A matrix of latent attention or, of one axis, its bias."""
+    inputs = min(1, len(parameter.shape) - 1)
+    outputs = parameter.shape[: len(parameter.shape) - inputs]
+    rows, stored = latent_rows(kind, latent, spec.num_heads, layout.interleaved)
+    start = (0,) * len(parameter.shape)
+    return _part(tensor, start, parameter.shape, inputs, rows.reshape(outputs), stored_rows=stored)
 
 
 def _head_gate(spec: ModelSpec, parameter: Parameter, tensor: str, layout: Layout) -> Part:

@@ -1,5 +1,6 @@
 """The parameters of one layer of a decoder, an encoder or a tower, by names without the layer's prefix. No JAX here."""
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import Cross, Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
 from jaxengine.architecture.recurrence import LinearAttention
@@ -53,6 +54,8 @@ def _sequence_mixer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
         return _of_pictures(spec, kind.cross)
     if kind.recurrent and spec.linear_attention is not None:
         return _linear_attention(spec.hidden_size, spec.linear_attention)
+    if spec.attention.latent is not None:
+        return _latent_attention(spec, spec.attention.latent)
     return _attention(spec) if kind.reads is None else _reading(spec)
 
 
@@ -102,6 +105,30 @@ def _reading(spec: ModelSpec) -> dict[str, Parameter]:
         "q_bias": Parameter((kv, group, dim), heads) if spec.qkv_bias else None,
         "q_norm": Parameter((dim,), (None,)) if spec.attention.qk_norm else None,
         "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
+        "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
+    }
+    return {name: parameter for name, parameter in table.items() if parameter}
+
+
+def _latent_attention(spec: ModelSpec, latent: Latent) -> dict[str, Parameter]:
+    """`q_a` and `kv_a` make latents, the latter with the shared key behind it, and `q` makes queries, each head's part
+    that turns behind the other. `k_up` and `v_up` would make keys and values of the latent: queries are multiplied by
+    the one, and what is attended by the other.
+    """
+    hidden, kv, group = spec.hidden_size, spec.num_kv_heads, spec.group
+    heads = ("kv_heads", None, None)
+    table = {
+        "q_a": Parameter((latent.query_rank, hidden), (None, "embed"), 1) if latent.query_rank else None,
+        "q_a_bias": Parameter((latent.query_rank,), (None,)) if latent.query_rank and spec.qkv_bias else None,
+        "q_a_norm": Parameter((latent.query_rank,), (None,)) if latent.query_rank else None,
+        "q": Parameter((kv, group, spec.head_dim, latent.query_rank or hidden), (*heads, "embed"), 1),
+        "kv_a": Parameter((latent.cached, hidden), (None, "embed"), 1),
+        "kv_a_bias": Parameter((latent.cached,), (None,)) if spec.qkv_bias else None,
+        "kv_a_norm": Parameter((latent.rank,), (None,)),
+        "k_up": Parameter((kv, group, latent.plain_dim, latent.rank), (*heads, None)),
+        "v_up": Parameter((kv, group, latent.value_dim, latent.rank), (*heads, None)),
+        "sinks": Parameter((kv, group), ("kv_heads", None)) if spec.attention.sinks else None,
+        "out": Parameter((hidden, kv, group, latent.value_dim), ("embed", *heads), 3),
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
@@ -189,4 +216,6 @@ def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
             "shared_gate_up": Parameter((inner, shared, hidden), (None, "ffn", "embed"), 1),
             "shared_down": Parameter((hidden, shared), ("embed", "ffn"), 1),
         }
+    if experts.norm:
+        table |= norm_parameters("experts_norm", spec)
     return table

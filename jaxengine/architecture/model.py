@@ -14,6 +14,7 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.recurrence import LinearAttention
 from jaxengine.architecture.switches import (
     Activation,
@@ -51,6 +52,7 @@ __all__ = [
     "Encoder",
     "Experts",
     "Head",
+    "Latent",
     "LayerKind",
     "LinearAttention",
     "ModelSpec",
@@ -158,6 +160,8 @@ class ModelSpec:
             raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
         if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
             raise ValueError("cache_scales must be positive and finite")
+        if self.attention.latent is not None:
+            self._check_latent(self.attention, self.attention.latent)
         for kind in self.kinds:
             self._check_heads(kind)
             self._check_rope(kind)
@@ -218,6 +222,20 @@ class ModelSpec:
             raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
         if self.block not in ("sequential", "post_norm") or len(self.kinds) > 1:
             raise ValueError("behind an encoder, layers are sequential or post_norm, and of one kind")
+
+    def _check_latent(self, attention: Attention, latent: Latent) -> None:
+        if self.head_dim != latent.head_dim:
+            raise ValueError(f"head_dim {self.head_dim} is not that of latent attention, {latent.head_dim}")
+        if latent.rank > MAX_WIDTH or self.num_heads * latent.value_dim > MAX_WIDTH:
+            raise ValueError(f"latent rank and num_heads times value_dim must be at most {MAX_WIDTH}")
+        if any(kind.rope is not None and kind.rope.dim != latent.rope_dim for kind in self.kinds):
+            raise ValueError(f"the rope of latent attention must turn its {latent.rope_dim} dimensions")
+        others = (attention.qk_norm, attention.clip, attention.relative, attention.query_scale)
+        if any(others) or self.encoder is not None or self.cross_layers:
+            raise ValueError(
+                "latent attention has no norm of queries and keys, no clip, no relative positions, no scale "
+                "of queries, and attends to nothing but the text"
+            )
 
     def _check_rope(self, kind: LayerKind) -> None:
         if kind.rope is None:

@@ -7,6 +7,8 @@ computes with a value documents what it means. Nothing here imports JAX.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxengine.architecture.latent import Latent
+
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 NormKind = Literal["rms", "rms_plus_one", "layer"]
 # Which frequency of a rope turns by which axis of a token's position (time, row, column):
@@ -211,6 +213,7 @@ class Attention:
     sinks: each query head has a learned logit beside its scores, which takes weight and has no value.
     output_gate: what each head makes is multiplied by the sigmoid of a further product, one number for each dimension.
     value_norm: values are normalised, head by head, to a mean square of 1; the norm has no weight.
+    latent: keys and values are made of a latent; there is one key/value head.
     """
 
     qk_norm: QKNorm | None = None
@@ -223,6 +226,7 @@ class Attention:
     sinks: bool = False
     output_gate: bool = False
     value_norm: bool = False
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True)
@@ -235,14 +239,15 @@ class Experts:
     scale: multiplies the weights.
     choice_bias: a learned number for each expert is added to its score for the choice alone (Wang et al. 2024, arXiv
         2408.15664).
-    groups, used_groups: experts lie in groups of as many, and are chosen of those groups alone whose two best scores
-        have the largest sums (DeepSeek-AI 2024, arXiv 2412.19437).
+    groups, used_groups: experts lie in groups of as many, and are chosen of those groups alone whose `judges` best
+        scores have the largest sums (DeepSeek-AI 2024, arXiv 2412.19437; of one, arXiv 2405.04434).
     shared_ffn_size: width of an MLP for every token; 0 = none.
     shared_gate: its output is multiplied by the sigmoid of its gate.
     jitter: how near an expert is to a choice, for the sparse mixer.
     bias: the router and every product of an expert have one.
     learned_scale: a learned number for each expert multiplies its weight.
     beside: they stand beside the layer's MLP, as in Gemma 4, see `ExpertsBeside` of `jaxengine/model/moe.py`.
+    norm: what the experts of a token make, the one for every token among them, is normalised.
     """
 
     count: int
@@ -260,6 +265,8 @@ class Experts:
     used_groups: int = 1
     learned_scale: bool = False
     beside: bool = False
+    judges: int = 2
+    norm: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.used <= self.count:
@@ -267,8 +274,10 @@ class Experts:
         if not 1 <= self.used_groups <= self.groups or self.count % self.groups:
             raise ValueError(f"{self.used_groups} groups used of {self.groups} for {self.count} experts")
         size = self.count // self.groups
-        if self.groups > 1 and (size < 2 or self.used > self.used_groups * size):
+        if self.groups > 1 and self.used > self.used_groups * size:
             raise ValueError(f"{self.used} experts used of {self.used_groups} groups of {size}")
+        if self.groups > 1 and not 1 <= self.judges <= size:
+            raise ValueError(f"{self.judges} scores judge groups of {size} experts")
         if self.routing == "sparse_mixer" and self.used != 2:
             raise ValueError(f"the sparse mixer chooses 2 experts, not {self.used}")
         if self.ffn_size < 1 or self.shared_ffn_size < 0:

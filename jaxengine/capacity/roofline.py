@@ -86,13 +86,19 @@ def weights_used(spec: ModelSpec) -> float:
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
-    return 2 * itemsize * sum(_kept(spec, layer) for layer in spec.own_layers)
+    return itemsize * sum(_cached(spec, layer) for layer in spec.own_layers)
 
 
-def _kept(spec: ModelSpec, layer: int) -> int:
-    """Numbers of a token's keys, or of its values, that `layer` attends to."""
-    sized = spec.sized(spec.kind(layer))
-    return sized.num_kv_heads * sized.head_dim
+def _cached(spec: ModelSpec, layer: int) -> int:
+    """Numbers of a token that `layer` attends to: its keys and its values, or its latent."""
+    sized, latent = spec.sized(spec.kind(layer)), spec.attention.latent
+    return sized.num_kv_heads * (latent.cached if latent else 2 * sized.head_dim)
+
+
+def _products(spec: ModelSpec, layer: int) -> int:
+    """Of numbers of a query with those of a key, and of a weight with those of its value."""
+    latent = spec.attention.latent
+    return latent.cached + latent.rank if latent else 2 * (spec.kind(layer).head_dim or spec.head_dim)
 
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
@@ -128,10 +134,9 @@ def step_cost(
     others = (*spec.cross_layers, *spec.recurrent_layers)
     text = [layer for layer in range(spec.num_layers) if layer not in others]
     reach = {layer: spec.kind(layer).window or context + new for layer in text}
-    widths = {layer: spec.kind(layer).head_dim or spec.head_dim for layer in text}
-    pairs = sum(widths[layer] * _visible(new, context, window) for layer, window in reach.items())
-    attention = 4 * rows * pairs * spec.num_heads  # of queries and keys, over all layers
-    cached = 2 * itemsize * sum(_kept(spec, layer) * min(context, window) for layer, window in reach.items())
+    pairs = sum(_products(spec, layer) * _visible(new, context, window) for layer, window in reach.items())
+    attention = 2 * rows * pairs * spec.num_heads  # of queries and keys, over all layers
+    cached = itemsize * sum(_cached(spec, layer) * min(context, window) for layer, window in reach.items())
     return Cost(
         bytes=weight_bytes(spec, weight_itemsize, formats, tokens)
         + rows * cached

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -75,6 +76,8 @@ def _adapted_width(shapes: Shapes) -> int:
 def _width(spec: ModelSpec, devices: int) -> float:
     """Elements of a token that live together where it is widest."""
     residuals: float = RESIDUALS * spec.hidden_size
+    if spec.attention.latent:
+        residuals += _of_latents(spec, spec.attention.latent) / devices
     if spec.state_space:
         return residuals + SCANNED * spec.state_space.channels / devices
     if spec.linear_attention is not None:
@@ -83,6 +86,11 @@ def _width(spec: ModelSpec, devices: int) -> float:
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     widest = max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
     return residuals + (3 if spec.gated else 1) * widest / devices  # gate and up, and their product
+
+
+def _of_latents(spec: ModelSpec, latent: Latent) -> int:
+    """Elements of a token's queries: as the model has them, as they meet latents, and what they attend to."""
+    return spec.num_heads * (latent.head_dim + latent.cached + latent.rank)
 
 
 def of_pictures(shapes: Shapes, devices: int) -> int:

@@ -44,6 +44,7 @@ def unsupported(spec: ModelSpec) -> str:
         "heads that differ from layer to layer": len(spec.heads) > 1,
         "layers that read the keys of others": any(kind.reads is not None for kind in spec.kinds),
         "rows for each layer beside the embedding": spec.embedding.layer_width,
+        "latent attention": spec.attention.latent,
     }
     return next((what for what, found in present.items() if found), "")
 

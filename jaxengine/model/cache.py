@@ -4,8 +4,9 @@ All layers that a page spans lie in the same two arrays, one behind the other. A
 back, and each array of them costs the host some 3 µs (CPU; 2.4 times that beside an H200): two arrays a layer were a
 good part of a small step. Only where kernels could not number the elements of so large an array there are more.
 
-A page of an attention layer holds the keys and values of `page_size` tokens. Where layers differ in the sizes of their
-heads, several may share a place of a page (`architecture/layer_groups.py`), and see the array in another shape
+A page of an attention layer holds the keys and values of `page_size` tokens. Where these are made of latents, it holds
+latents in the place of keys, and in that of values the part of keys that turns. Where layers differ in the sizes of
+their heads, several may share a place of a page (`architecture/layer_groups.py`), and see the array in another shape
 (`ops/cache.py`): it is the same memory. A page of a state-space layer holds all
 that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
 Where layers of attention stand among layers that keep states, these have a pair of arrays of their own, behind the
@@ -44,9 +45,11 @@ def cache_arrays(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype
             (layers, pages, space.channels, space.size), jnp.dtype(jnp.float32), (None, None, "channels", None)
         )
         return inputs, states
-    shape = (layers, pages, page_size, *place_size(spec))
-    keys = CacheArray(shape, jnp.dtype(dtype), (None, None, None, "kv_heads", None))
-    return keys, keys
+    (heads, width), latent = place_size(spec), spec.attention.latent
+    widths = (latent.rank, latent.rope_dim) if latent else (width, width)
+    axes = (None, None, None, "kv_heads", None)
+    keys, values = (CacheArray((layers, pages, page_size, heads, each), jnp.dtype(dtype), axes) for each in widths)
+    return keys, values
 
 
 def slot_arrays(spec: ModelSpec, slots: int, dtype: str) -> tuple[CacheArray, ...]:

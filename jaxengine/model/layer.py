@@ -15,6 +15,7 @@ from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention, PictureAttention, ReadingAttention
+from jaxengine.model.latent_attention import LatentAttention
 from jaxengine.model.layer_inputs import LayerInput
 from jaxengine.model.linear import Linear
 from jaxengine.model.linear_attention import LinearAttention
@@ -159,12 +160,14 @@ class Layer(nnx.Module):
 
 def _sequence_mixer(
     spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops
-) -> Attention | PictureAttention | ReadingAttention | LinearAttention:
+) -> Attention | PictureAttention | ReadingAttention | LatentAttention | LinearAttention:
     """What lets a token of this kind of layer read others."""
     if kind.cross is not None:
         return PictureAttention(spec, kind, get, ops)
     if kind.recurrent:
         return LinearAttention(spec, get, ops)
+    if spec.attention.latent:
+        return LatentAttention(spec, kind, get, ops)
     return (Attention if kind.reads is None else ReadingAttention)(spec, kind, get, ops)
 
 

@@ -41,6 +41,7 @@ class MixtureOfExperts(nnx.Module):
         shared = spec.experts.shared_ffn_size > 0
         self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
         self.shared_gate = Linear.named("shared_gate", get) if shared and spec.experts.shared_gate else None
+        self.norm = Norm.named("experts_norm", spec.norm, get) if spec.experts.norm else None
 
     def __call__(
         self, x: Array, tokens: Array, adapters: AdapterTokens | None = None, judged: Array | None = None
@@ -55,12 +56,15 @@ class MixtureOfExperts(nnx.Module):
             weights = weights * self.learned_scale[...].astype(jnp.float32)[chosen]
         chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
-        if self.shared is None:
-            return mixed
-        shared = self.shared(x, adapters)
+        if self.shared is not None:
+            mixed = mixed + self._of_every_token(self.shared, x, adapters)
+        return mixed if self.norm is None else self.norm(mixed)
+
+    def _of_every_token(self, mlp: MLP, x: Array, adapters: AdapterTokens | None) -> Array:
+        shared = mlp(x, adapters)
         if self.shared_gate is not None:
             shared = rounded_once(jax.nn.sigmoid, self.shared_gate(x, adapters=adapters)) * shared
-        return mixed + shared
+        return shared
 
     def _biases(self) -> ExpertBiases | None:
         if self.gate_up_bias is None or self.down_bias is None:
@@ -116,7 +120,7 @@ def _of_best_groups(experts: Experts, judged: Array) -> Array:
     if experts.used_groups == experts.groups:
         return judged
     grouped = judged.reshape(len(judged), experts.groups, -1)  # [T, groups, experts of one]
-    sums = jax.lax.top_k(grouped, 2)[0].sum(-1)  # [T, groups]
+    sums = jax.lax.top_k(grouped, experts.judges)[0].sum(-1)  # [T, groups]
     used = jax.lax.top_k(sums, experts.used_groups)[1]  # [T, used groups]
     is_used = (used[:, :, None] == jnp.arange(experts.groups)).any(1)  # [T, groups]
     return jnp.where(is_used[:, :, None], grouped, -jnp.inf).reshape(judged.shape)

@@ -1,5 +1,6 @@
 """The choice of the attention back end, made once at start. A back end that cannot run is refused, never replaced."""
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.device import DeviceTraits
 from jaxengine.ops import triton
 
@@ -7,7 +8,13 @@ NAMES = ("auto", "reference", "triton")
 
 
 def choose_backend(
-    attention: str, device: DeviceTraits, head_dim: int, group: int, dtype: str, cache_dtype: str | None = None
+    attention: str,
+    device: DeviceTraits,
+    head_dim: int,
+    group: int,
+    dtype: str,
+    cache_dtype: str | None = None,
+    latent: Latent | None = None,
 ) -> str:
     """The back end for `--attention`: "auto" is `triton` where the kernels run, and `reference` on a CPU.
 
@@ -16,6 +23,7 @@ def choose_backend(
         group: query heads per key/value head.
         dtype: of the queries.
         cache_dtype: of the cache, if it is another.
+        latent: of which keys and values are made.
 
     Raises:
         ValueError: an unknown name, or a back end that cannot run this model on this device.
@@ -25,7 +33,10 @@ def choose_backend(
     if attention == "reference" or (attention == "auto" and not device.kernels):
         return "reference"
     problem = unsupported_device(device, cache_dtype or dtype, "a cache")
-    problem = problem or (triton.unsupported(head_dim, group, dtype) if head_dim else "")
+    if latent is not None:
+        problem = problem or triton.unsupported_latent(latent.rank, latent.rope_dim, dtype)
+    elif head_dim:
+        problem = problem or triton.unsupported(head_dim, group, dtype)
     if problem:
         raise ValueError(f"attention {attention!r}: {problem}; --attention reference runs everywhere, but slowly")
     return "triton"

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.ops.batch import RopeTables, StepBatch
+from jaxengine.ops.spec import AttentionSpec
 
 INTEGERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "int8"}
 FLOATS = {integer: jnp.dtype(float) for float, integer in INTEGERS.items()}
@@ -46,12 +47,20 @@ def as_layer_sees(keys: Array, values: Array, batch: StepBatch, heads: int, dim:
     return keys.reshape(shape), values.reshape(shape), dataclasses.replace(batch, page=page, tables=tables, part=None)
 
 
-def split(qkv: Array, rope_tables: RopeTables | None) -> tuple[Array, Array, Array]:
-    """qkv [T, K, G+2, D] → q [T, K, G, D], k and v [T, K, D], queries and keys rotated."""
+def split(qkv: Array, rope_tables: RopeTables | None, spec: AttentionSpec) -> tuple[Array, Array, Array]:
+    """qkv [T, K, G+2, D] → q [T, K, G, D], k and v [T, K, D], queries and keys rotated; as they are cached."""
+    if spec.latent:
+        key = qkv[:, :, -1]
+        return qkv[:, :, :-1], key[..., : spec.latent], key[..., spec.latent :]
     q_and_k = qkv[:, :, :-1]
     if rope_tables is not None:
         q_and_k = rotated(q_and_k, rope_tables)
     return q_and_k[:, :, :-1], q_and_k[:, :, -1], qkv[:, :, -1]
+
+
+def as_attended(keys: Array, values: Array, spec: AttentionSpec) -> tuple[Array, Array]:
+    """Keys and values [.., D] of what is cached of them."""
+    return (jnp.concatenate([keys, values], axis=-1), keys) if spec.latent else (keys, values)
 
 
 def rotated(x: Array, rope_tables: RopeTables) -> Array:

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 
 from jaxengine.ops import softmax
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch, row_starts, unfolded
-from jaxengine.ops.cache import as_floats, split, write
+from jaxengine.ops.cache import as_attended, as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
 FEW_HEADS = (
@@ -60,7 +60,7 @@ def attend(
     spec: AttentionSpec,
 ) -> tuple[Array, Array, Array]:
     """`jaxengine.ops.Ops.attend` on one device."""
-    q, k, v, batch = *split(qkv, rope_tables), unfolded(batch)
+    q, k, v, batch = *split(qkv, rope_tables, spec), unfolded(batch)
     keys, values = write(keys, k, batch), write(values, v, batch)
     return attention(q, keys, values, batch, spec, bias), keys, values
 
@@ -73,7 +73,9 @@ def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attention
 def attention(
     q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias
 ) -> Array:
-    """q [T, K, G, D], keys and values [L, pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
+    """q [T, K, G, D], keys and values [L, pages, page_size, K, D] → [T, K, G, D] in q's dtype. With a latent, keys have
+    its R elements and so has what is attended, and values have D - R.
+    """
     scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     attend = _ragged if batch.ragged else _decode
     return attend(scaled, keys, values, batch, spec, bias).astype(q.dtype)
@@ -124,9 +126,7 @@ def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
 
     def body(i: Array, running: softmax.Running) -> softmax.Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
-        k, v = (
-            as_floats(cache[batch.layer, pages]).reshape(q.shape[0], block, -1) for cache in (keys, values)
-        )  # [R, S, K·D]
+        k, v = _of_heads(keys, values, batch.layer, pages, block, spec)  # [R, S, K·D]
         key = i * block + jnp.arange(block)
         visible = softmax.visible_keys(key, position, kv_length, spec)  # [R, S]
         v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
@@ -135,7 +135,20 @@ def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
 
     real = jnp.arange(q.shape[0]) < batch.tokens
     begin, end = _key_blocks(position, kv_length, real, spec, block)
-    return softmax.finish(jax.lax.fori_loop(begin, end, body, softmax.start(q, bias.sinks)))
+    return softmax.finish(jax.lax.fori_loop(begin, end, body, softmax.start(q, bias.sinks, spec)))
+
+
+def _of_heads(
+    keys: Array, values: Array, layer: ArrayLike, pages: Array, block: int, spec: AttentionSpec
+) -> tuple[Array, Array]:
+    """The keys and values in `pages` [R, pages of a block], of all heads side by side: [R, S, K·D]."""
+    rows = len(pages)
+    if not spec.latent:
+        k, v = (as_floats(cache[layer, pages]).reshape(rows, block, -1) for cache in (keys, values))
+        return k, v
+    k, v = (as_floats(cache[layer, pages]).reshape(rows, block, *cache.shape[3:]) for cache in (keys, values))
+    k, v = as_attended(k, v, spec)
+    return k.reshape(rows, block, -1), v.reshape(rows, block, -1)
 
 
 def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
@@ -143,6 +156,7 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
     starts = row_starts(batch)
     q = jnp.moveaxis(q, 1, 0)  # [K, T, G, D]
     attend = partial(_query_block, q, keys, values, batch, spec, bias)
+    out = jnp.zeros((*q.shape[:-1], spec.value_dim(q.shape[-1])))
 
     def one_row(row: Array, out: Array) -> Array:
         first, end = starts[row], starts[row + 1]
@@ -158,7 +172,7 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
         return out
 
     rows = jnp.max(jnp.where(batch.row < batch.tables.shape[0], batch.row + 1, 0))  # that have tokens
-    return jnp.moveaxis(jax.lax.fori_loop(0, rows, one_row, jnp.zeros(q.shape)), 0, 1)
+    return jnp.moveaxis(jax.lax.fori_loop(0, rows, one_row, out), 0, 1)
 
 
 def _query_block(
@@ -192,7 +206,7 @@ def _query_block(
     read = partial(_key_block, keys, values, batch.layer, batch.tables[row])
 
     def absorb(length: int, j: Array, running: softmax.Running) -> softmax.Running:
-        k, v = read(length, j)
+        k, v = as_attended(*read(length, j), spec)
         key = j * length + jnp.arange(length)
         v = jnp.where(((key >= begin) & (key < stop))[:, None, None], v, 0).astype(jnp.float32)
         scores = jnp.einsum("ktgd,skd->ktgs", queries, k.astype(jnp.float32))
@@ -201,7 +215,7 @@ def _query_block(
         return softmax.absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
 
     sinks = None if bias.sinks is None else bias.sinks[:, None]
-    running = softmax.start(queries, sinks)
+    running = softmax.start(queries, sinks, spec)
     whole, rest = max(block.keys, keys.shape[2]), max(block.keys_left, keys.shape[2])
     count = (stop + rest - 1) // rest * rest // whole  # of whole blocks
     running = jax.lax.fori_loop(begin // whole, count, partial(absorb, whole), running)

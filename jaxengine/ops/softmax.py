@@ -18,11 +18,12 @@ MASKED = -1e30  # finite, so that MASKED - maximum is never NaN, even in a fully
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
 
 
-def start(q: Array, sinks: Array | None) -> Running:
+def start(q: Array, sinks: Array | None, spec: AttentionSpec) -> Running:
     """In front of the first block; `q` [.., D]. A sink is a key without a value."""
+    output = jnp.zeros((*q.shape[:-1], spec.value_dim(q.shape[-1])))
     if sinks is None:
-        return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), jnp.zeros(q.shape)
-    return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
+        return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), output
+    return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), output
 
 
 def biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, bias: AttentionBias) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.ops import NO_BIAS, PLAIN_SPEC, AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch, softmax
-from jaxengine.ops.cache import split
+from jaxengine.ops.cache import as_attended, split
 
 
 class WholeTextOps(Ops):
@@ -35,7 +35,7 @@ class WholeTextOps(Ops):
         """As of `Ops`; the caches are neither read nor written."""
         texts = batch.tables.shape[0]
         real = batch.row < texts
-        of_tokens = *split(qkv, rope_tables), batch.position, batch.kv_length, batch.unhidden, real
+        of_tokens = *split(qkv, rope_tables, spec), batch.position, batch.kv_length, batch.unhidden, real
         by_text = jax.tree.map(lambda x: x.reshape(texts, -1, *x.shape[1:]), of_tokens)
         attended = jax.vmap(partial(_attention, bias, spec))(*by_text)  # [R, S, K, G, D]
         return attended.reshape(-1, *attended.shape[2:]), keys, values
@@ -53,9 +53,10 @@ def _attention(
     real: Array,
 ) -> Array:
     """Of one text: q [S, K, G, D], k and v [S, K, D], all others [S] → [S, K, G, D]. Padding is no key."""
+    k, v = as_attended(k, v, spec)
     wide = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     scores = softmax.biased(jnp.einsum("tkgd,skd->tkgs", wide, k.astype(jnp.float32)), position, position, spec, bias)
     seen = softmax.visible_keys(position, position, kv_length, spec, unhidden)
     visible = (seen & real)[:, None, None]  # [S, 1, 1, S]
     weigh = partial(jnp.einsum, "skd,tkgs->tkgd", v.astype(jnp.float32))
-    return softmax.finish(softmax.absorb(softmax.start(wide, bias.sinks), scores, visible, weigh)).astype(q.dtype)
+    return softmax.finish(softmax.absorb(softmax.start(wide, bias.sinks, spec), scores, visible, weigh)).astype(q.dtype)

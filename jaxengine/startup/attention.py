@@ -10,4 +10,5 @@ def choose_for_layers(
 ) -> str:
     """`choose_backend` for all layers of `spec`, which it raises for if one of them cannot run."""
     sizes = [(head_dim, spec.num_heads // max(1, kv_heads)) for kv_heads, head_dim in spec.heads]
-    return [choose_backend(attention, device, *each, dtype, cache_dtype) for each in sizes][-1]
+    latent = spec.attention.latent
+    return [choose_backend(attention, device, *each, dtype, cache_dtype, latent) for each in sizes][-1]

@@ -31,10 +31,11 @@ def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
     """`source` for a cache of `cache_dtype`: itself, unless the cache has 8 bits and the checkpoint has scales.
 
     A model that clips its projections is left alone: a scale would move the limit, and its keys and values are small.
-    So is one that normalises its values, which undoes a scale of what makes them.
+    So is one that normalises its values, which undoes a scale of what makes them, and so are latents, which are
+    normalised.
     """
-    spec = source.spec
-    limited = spec.attention.clip or spec.attention.value_norm
+    spec, attention = source.spec, source.spec.attention
+    limited = attention.clip or attention.value_norm or attention.latent
     if not cache_dtype.startswith("float8") or not spec.cache_scales or limited:
         return source
     return CalibratedSource(source)
@@ -56,6 +57,8 @@ def scaling(spec: ModelSpec) -> str:
         return f"are clipped by the model at {spec.attention.clip}, and cached unscaled"
     if spec.attention.value_norm:
         return "are normalised by the model, and cached unscaled"
+    if spec.attention.latent:
+        return "are cached as normalised latents, unscaled"
     if not spec.cache_scales:
         return "are cached unscaled, and saturate: the checkpoint has no scales"
     return "are cached scaled as the checkpoint was calibrated"

@@ -34,6 +34,7 @@ from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
 
 PROJECTIONS = {"qkv", "q", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
+PROJECTIONS |= {"q_a", "kv_a"}  # of latents
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, NormKind, Rope
 
 Parameters = Mapping[str, np.ndarray]
@@ -114,6 +115,30 @@ def _alibi(spec: ModelSpec, slope: float, query: int, key: np.ndarray, scale: fl
     return scale * (slope * key).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
+def _of_latents(latent: Latent, kind: LayerKind, get: Get, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A query and a key, and a value, of each head: [T, heads, 2, dim] and [T, heads, dim of values]."""
+
+    def normed(name: str, y: np.ndarray) -> np.ndarray:
+        weight = get(name)
+        assert weight is not None
+        return _normalised("rms", latent.eps, y) * weight
+
+    def turned(part: np.ndarray) -> np.ndarray:
+        if kind.rope is None:
+            return part
+        return np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(part)])
+
+    k_up, v_up = get("k_up"), get("v_up")
+    assert k_up is not None and v_up is not None
+    made = _linear(get, "kv_a", x)
+    q = _linear(get, "q", normed("q_a_norm", _linear(get, "q_a", x)) if latent.query_rank else x)[:, 0]
+    low = normed("kv_a_norm", made[:, : latent.rank])
+    shared = np.broadcast_to(turned(made[:, None, latent.rank :]), (len(x), q.shape[1], latent.rope_dim))
+    queries = np.concatenate([q[..., : latent.plain_dim], turned(q[..., latent.plain_dim :])], axis=-1)
+    keys = np.concatenate([np.einsum("gnr,tr->tgn", k_up[0], low), shared], axis=-1)
+    return np.stack([queries, keys], axis=2), np.einsum("gvr,tr->tgv", v_up[0], low)
+
+
 def _projected(
     spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray, read: tuple[np.ndarray, np.ndarray] | None
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
@@ -125,6 +150,9 @@ def _projected(
         if kind.rope is not None:
             q = np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(q)])
         return q, read
+    if (latent := spec.attention.latent) is not None:
+        qk, values = _of_latents(latent, kind, get, x)
+        return qk[:, :, :-1], (qk[:, :, -1], values)
     qkv = _linear(get, "qkv", x)  # [T, kv, group + 2, dim]
     if spec.attention.clip:
         qkv = np.clip(qkv, -spec.attention.clip, spec.attention.clip)
@@ -144,9 +172,9 @@ def _attention(
     spec: ModelSpec, kind: LayerKind, get: Get, q: np.ndarray, keys: np.ndarray, values: np.ndarray
 ) -> np.ndarray:
     scale = spec.head_dim**-0.5 if kind.scale is None else kind.scale
-    heads, sinks = np.zeros(q.shape), get("sinks")
-    for j in range(spec.num_kv_heads):
-        for g in range(spec.group):
+    heads, sinks = np.zeros((*q.shape[:3], values.shape[-1])), get("sinks")
+    for j in range(q.shape[1]):
+        for g in range(q.shape[2]):
             slope = spec.attention.alibi[j * spec.group + g] if spec.attention.alibi else 0.0
             for i in range(len(q)):
                 first = max(0, i + 1 - kind.window) if kind.window else 0
@@ -159,7 +187,7 @@ def _attention(
                 heads[i, j, g] = weight / (weight.sum() + sink) @ values[first : i + 1, j]
     out, bias = get("out"), get("out_bias")
     assert out is not None
-    y = np.einsum("tkgd,hkgd->th", heads, out)
+    y = heads.reshape(len(q), -1) @ out.reshape(len(out), -1).T
     return y if bias is None else y + bias
 
 
@@ -236,7 +264,7 @@ def _mixture(spec: ModelSpec, get: Get, x: np.ndarray, judged: np.ndarray) -> np
     if spec.experts.shared_ffn_size:
         gate = _sigmoid(_linear(get, "shared_gate", x)) if spec.experts.shared_gate else 1.0
         out += gate * _mlp(spec, lambda name: get(f"shared_{name}"), x)
-    return out
+    return _norm(spec, get, "experts_norm", out) if spec.experts.norm else out
 
 
 def _routed(experts: Experts, scores: np.ndarray, bias: np.ndarray | None) -> list[tuple[int, float]]:
@@ -245,7 +273,7 @@ def _routed(experts: Experts, scores: np.ndarray, bias: np.ndarray | None) -> li
         weights = np.exp(scores) / np.exp(scores).sum() if experts.routing == "softmax" else _sigmoid(scores)
         judged = weights if bias is None else weights + bias
         groups = np.split(np.arange(len(scores)), experts.groups)
-        groups.sort(key=lambda group: -np.sort(judged[group])[-2:].sum())
+        groups.sort(key=lambda group: -np.sort(judged[group])[-experts.judges :].sum())
         open_to = np.concatenate(groups[: experts.used_groups])
         best = open_to[np.argsort(-judged[open_to])[: experts.used]]
         total = weights[best].sum() if experts.renormalise else 1.0

@@ -63,6 +63,17 @@ def test_other_families_have_the_logits_of_their_floats(
     np.testing.assert_allclose(ours, reference, atol=1e-3)
 
 
+@pytest.mark.parametrize("format", ["fp8_blocks", "awq"])
+def test_what_makes_keys_and_values_of_latents_is_read_in_floats_head_by_head(format: str, tmp_path: Path) -> None:
+    """As DeepSeek publishes them, and others do; sizes are whole groups."""
+    sizes = {"kv_lora_rank": 32, "q_lora_rank": 32, "qk_rope_head_dim": 16, "v_head_dim": 16, "num_hidden_layers": 2}
+    model = {**ZOO["deepseek_v3"], **sizes, "attention_bias": False}
+    directory = write_quantized(write_model(tmp_path / "deepseek_v3", model), tmp_path, format)
+    source = open_model(str(directory / format), cache_dir=tmp_path / "cache").source
+    assert source.stored("layers.1.kv_a") and source.stored("layers.1.q")
+    np.testing.assert_allclose(logits(directory / format, tmp_path), zoo_logits(directory / "dense", IDS), atol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Experts wide enough for four planes of 16."""

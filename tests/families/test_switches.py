@@ -7,6 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import (
     Activation,
     Attention,
@@ -67,6 +68,8 @@ def random_spec(seed: int) -> ModelSpec:
     hidden = draw.choice([24, 40])
     norm = draw.choice(get_args(NormKind))
     experts = maybe(random_experts(draw), None)
+    if experts is not None:
+        experts = replace(experts, judges=1 + seed // 2 % 2, norm=seed % 2 > 0)
     gated = draw.random() < 0.5
     return ModelSpec(
         vocab_size=50,
@@ -136,19 +139,44 @@ def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
     return LayerKind(rope, draw.choice([0, 1, 5]), draw.choice([None, 0.4]), experts and draw.random() < 0.7)
 
 
+def random_latent_spec(seed: int) -> ModelSpec:
+    """`random_spec` with latents, and none of the switches that these exclude."""
+    draw, spec = random.Random(seed), random_spec(seed)
+    latent = Latent(draw.choice([10, 16]), draw.choice([6, 9]), 4, draw.choice([5, 12]), draw.choice([0, 14]), 0.1)
+    kinds = tuple(
+        replace(kind, rope=None if kind.rope is None else Rope(theta=draw.choice([10.0, 100.0]), dim=latent.rope_dim))
+        for kind in spec.kinds
+    )
+    attention = replace(spec.attention, qk_norm=None, clip=0.0, query_scale=None, alibi_rounded=False, latent=latent)
+    experts = spec.experts and replace(spec.experts, judges=3 - spec.experts.judges)
+    sizes = {"num_kv_heads": 1, "head_dim": latent.head_dim}
+    return replace(spec, **sizes, attention=attention, kinds=kinds, experts=experts)
+
+
 SEEDS = range(110, 122)  # the first twelve that show every choice
+LATENT_SEEDS = SEEDS[1:7]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_switches_compute_what_numpy_does(seed: int) -> None:
-    source = RandomSource(random_spec(seed), seed)
+def compare_with_numpy(source: RandomSource, seed: int) -> None:
     length = LENGTHS[seed % 2]
     ids = np.random.default_rng(seed).integers(0, 50, length).tolist()
     expected = numpy_decoder.logits(source.spec, source.values, ids)
     model = Forward(source)
     np.testing.assert_allclose(model.prefill(0, ids[:-1], 0, length), expected[:-1], atol=1e-3)
     np.testing.assert_allclose(model.decode(0, ids[-1], length - 1, length), expected[-1], atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_switches_compute_what_numpy_does(seed: int) -> None:
+    compare_with_numpy(RandomSource(random_spec(seed), seed), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", LATENT_SEEDS)
+def test_random_latents_compute_what_numpy_does(seed: int) -> None:
+    """Which caches none, and makes keys and values of them for each head."""
+    compare_with_numpy(RandomSource(random_latent_spec(seed), seed), seed)
 
 
 def test_every_choice_is_drawn() -> None:
@@ -169,6 +197,12 @@ def test_every_choice_is_drawn() -> None:
     assert {spec.clamped_gate for spec in specs if spec.experts} == {None, ClampedGate(0.7, 1.3)}
     assert {spec.attention.query_scale for spec in specs} == {None, QueryScale(0.3, 4)}
     assert {spec.attention.sinks for spec in specs} == {True, False}
+    assert {each.norm for each in mixtures} == {True, False}
+    latents = [random_latent_spec(seed) for seed in LATENT_SEEDS]
+    grouped = [spec.experts for spec in (*specs, *latents) if spec.experts]
+    assert {each.judges for each in grouped if each.groups > each.used_groups} == {1, 2}
+    assert {spec.attention.latent and spec.attention.latent.query_rank for spec in latents} == {0, 14}
+    assert {kind.rope is None for spec in latents for kind in spec.kinds} == {True, False}
     switches = ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width")
     for switch in (*switches, "layer_scale"):
         assert len({getattr(spec, switch) for spec in specs}) > 1, switch

@@ -17,7 +17,11 @@ from tests.tiny_vision import SEEN
 
 README = Path(__file__).parents[2] / "convert" / "README.md"
 ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
-OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # further model_types of the same checkpoints
+OTHER_NAMES = {
+    "RefinedWeb": "falcon",
+    "RefinedWebModel": "falcon",
+    "kimi_k2": "deepseek_v3",
+}  # further model_types of the same checkpoints
 OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
 OTHER_ARCHITECTURES |= {"granitemoeshared": "granitemoe", "olmo3": "olmo2"}
 

@@ -65,6 +65,16 @@ GEMMA4_ROPES = {
 OLMO3_ROPES = {SLIDING: _rope(), FULL: YARN}
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2}
 DEEPSEEK |= {"routed_scaling_factor": 1.5, "norm_topk_prob": True}
+LATENT = {"kv_lora_rank": 24, "q_lora_rank": 40, "qk_nope_head_dim": 16, "qk_rope_head_dim": 12, "v_head_dim": 20}
+LATENT |= {"num_key_value_heads": 4}
+MSCALE_YARN = {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}
+LATENT_LONGROPE = {key: value for key, value in LONGROPE.items() if key != "partial_rotary_factor"}
+
+
+def _latent(model_type: str, **fields: Any) -> dict[str, Any]:
+    experts = {**DEEPSEEK, "norm_topk_prob": model_type != "deepseek_v2", "first_k_dense_replace": 1}
+    return _like_llama(model_type, num_hidden_layers=3, **LATENT, **experts) | fields
+
 
 LINEAR = {"linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 8}
 QWEN3_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
@@ -151,6 +161,13 @@ ZOO |= {
     | {"attn_config": {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}}
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
     | {"ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
+    "axk1": _latent("axk1", mlp_layer_types=["dense", "sparse", "sparse"], n_group=4, topk_group=2),
+    "deepseek_v2": _latent("deepseek_v2", n_group=4, topk_group=2, topk_method="group_limited_greedy"),
+    "deepseek_v2_lite": _latent("deepseek_v2", q_lora_rank=None, topk_method="greedy", attention_bias=True)
+    | {"rope_parameters": MSCALE_YARN},
+    "deepseek_v3": _latent("deepseek_v3", n_group=4, topk_group=2, attention_bias=True)
+    | {"rope_parameters": MSCALE_YARN},
+    "deepseek_v3_plain": _latent("deepseek_v3", n_group=1, topk_group=1, rope_interleave=False, q_lora_rank=None),
     "dots1": _like_llama(
         "dots1", num_hidden_layers=3, head_dim=24, sliding_window=WINDOW, max_window_layers=2, **DEEPSEEK
     )
@@ -158,11 +175,14 @@ ZOO |= {
     "ernie4_5_moe": _like_llama("ernie4_5_moe", num_hidden_layers=3, moe_num_experts=6, moe_k=2)
     | {"moe_intermediate_size": 32, "moe_num_shared_experts": 2, "moe_layer_interval": 2},
     "glm4_moe": _like_llama("glm4_moe", head_dim=24, attention_bias=True, use_qk_norm=True, **DEEPSEEK),
+    "glm4_moe_lite": _latent("glm4_moe_lite", qk_nope_head_dim=20, v_head_dim=24),
     "glm4_moe_groups": _like_llama("glm4_moe", num_hidden_layers=3, **DEEPSEEK) | {"n_group": 4, "topk_group": 2},
     "granitemoe": _like_llama("granitemoe", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)
     | {"embedding_multiplier": 3.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3, "logits_scaling": 4.0},
     "granitemoeshared": _like_llama("granitemoeshared", intermediate_size=32, num_local_experts=4)
     | {"num_experts_per_tok": 3, "shared_intermediate_size": 48, "attention_multiplier": 0.2},
+    "minicpm3": _like_llama("minicpm3", **LATENT, scale_emb=3.0, scale_depth=2.0, dim_model_base=24)
+    | {"tie_word_embeddings": True, "rope_parameters": LATENT_LONGROPE},
     "minimax_m2": _like_llama("minimax_m2", head_dim=24, intermediate_size=32, num_local_experts=6)
     | {"num_experts_per_tok": 2, "rope_parameters": _rope(partial_rotary_factor=0.5)},
     "olmoe": _like_llama("olmoe", intermediate_size=32, num_experts=6, num_experts_per_tok=2),
@@ -178,6 +198,7 @@ ZOO |= {
     | {"full_attention_interval": 3},
     "qwen3_next": _like_llama("qwen3_next", num_hidden_layers=3, head_dim=16, **LINEAR, **QWEN3_EXPERTS)
     | {"layer_types": ["linear_attention", FULL, "linear_attention"], "mlp_only_layers": [1]},
+    "youtu": _like_llama("youtu", **LATENT, tie_word_embeddings=True) | {"pad_token_id": None},
     "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
     | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
 }

@@ -39,10 +39,12 @@ from tests.gpu_compile.h200 import Facts, facts
 from tests.random_adapters import llama_targets
 from tests.shapes import (
     BLOOM_3B,
+    DEEPSEEK_V3,
     FLAN_T5_XL,
     GEMMA2_9B,
     GEMMA3_EYES,
     GLM_4_5_AIR,
+    GLM_4_7_FLASH,
     GPT2,
     GPT_OSS_20B,
     H200,
@@ -65,6 +67,8 @@ def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
     return dataclasses.replace(spec, num_layers=layers, kinds=spec.kinds[:layers], encoder=encoder)
 
 
+# Each of eight devices has a copy of the one head that is cached, as `replicate_heads` makes them.
+DEEPSEEK_TP8 = dataclasses.replace(cut(DEEPSEEK_V3, 2), num_kv_heads=8, kinds=DEEPSEEK_V3.kinds[2:4])
 FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
 # The same with LLaVA-NeXT's eyes, and with Qwen2.5-VL's and its rope.
 SEEING = dataclasses.replace(FOUR_LAYERS, vision=LLAVA_NEXT_7B.vision)
@@ -112,7 +116,8 @@ def compiler(
     and verify drafts of `speculate` tokens, which `drafter` may have learnt to guess.
     """
     mesh = make_mesh(devices, described_devices(h200.TARGET, devices, hosts))
-    back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
+    latent = spec.attention.latent
+    back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache, latent)
     limits = derive_limits(EngineOptions(max_total_tokens=longest, speculate=speculate), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", pages, limits.page_size, top=20, cache_dtype=cache)
     if adapters:
@@ -367,6 +372,9 @@ PROGRAMS = {
     "mixed_gpt_oss": lambda: mixed(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
     "decode_glm": lambda: decode(cut(GLM_4_5_AIR, 2), 1),
     "mixed_glm_tp8": lambda: mixed(cut(GLM_4_5_AIR, 2), 8),
+    "decode_deepseek_tp8": lambda: decode(DEEPSEEK_TP8, 8),
+    "mixed_deepseek_tp8": lambda: mixed(DEEPSEEK_TP8, 8),
+    "decode_glm_flash": lambda: decode(cut(GLM_4_7_FLASH, 2), 1),
     "decode_seeing": lambda: decode(SEEING, 1),
     "mixed_seeing": lambda: mixed(SEEING, 1),
     "decode_by_axes": lambda: decode(BY_AXES, 1),

@@ -1,6 +1,7 @@
 """GPU kernels, written in Pallas for its Triton back end, for NVIDIA GPUs from Ampere on.
 
-This file is attention; `experts` and `scan` describe themselves. Two attention kernels share one inner loop (`tile`):
+This file is attention, which `latent` sets up otherwise where keys and values are made of latents; `experts` and `scan`
+describe themselves. Two attention kernels share one inner loop (`tile`):
 
 - `decode` computes rows of one query. Several programs each take some of a row's keys, and the last of them to finish
   merges the partial results.
@@ -29,13 +30,15 @@ from jax.experimental import pallas as pl
 
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
+from jaxengine.ops.triton import latent
 from jaxengine.ops.triton.decode import attend_rows, attend_step, read_step, single_rows
+from jaxengine.ops.triton.latent import unsupported as unsupported_latent
 from jaxengine.ops.triton.norm import add_norm
 from jaxengine.ops.triton.prefill import attend_tiles
 from jaxengine.ops.triton.rotated_qkv import project, write_all
 from jaxengine.ops.triton.tile import Problem, flatten
 
-__all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "unsupported"]
+__all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "unsupported", "unsupported_latent"]
 
 MIN_CAPABILITY = (8, 0)  # asynchronous copies and bf16 in the tensor cores
 E4M3_CAPABILITY = (8, 9)  # e5m2 is half an f16 and needs nothing
@@ -74,7 +77,11 @@ def attend(
 
     Args:
         interpret: run the kernels as plain JAX, on any device.
+
+    With a latent, queries and keys come rotated, and padding may be written to page 0.
     """
+    if spec.latent:
+        return latent.attend(qkv, keys, values, batch, bias, spec, interpret)
     tokens, kv_heads, rows, dim = qkv.shape
     _, pages, page_size, *_ = keys.shape
     furthest = 0 if bias.relative is None else bias.relative.shape[-1] // 2

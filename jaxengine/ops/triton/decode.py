@@ -27,6 +27,7 @@ from jaxengine.ops.triton.tile import (
     LOWEST,
     Inputs,
     Problem,
+    Queries,
     Running,
     Tile,
     attend,
@@ -41,7 +42,9 @@ PROGRAMS = 4096  # about how many to start, with those that return at once
 BUSY = 1024  # about how many have work, if there is enough: a few per multiprocessor
 SPLITS = (4, 32)  # fewest and most splits of a row
 MIN_BLOCKS = 2  # key blocks of a split at least: a partial result costs as much as 4 keys
-LARGE = 64  # rows of a tile from which eight warps share it
+# Of latents a multiprocessor runs one or two programs, and a partial result of 32 heads costs as much as 57 keys.
+LATENT_BUSY, LATENT_BLOCKS, LATENT_SPLITS = 256, 8, (2, 32)
+LARGE, WIDE = 64, 256  # rows of a tile from which eight warps share it; of such rows fewer that are wider
 
 
 class Rows(NamedTuple):
@@ -72,19 +75,21 @@ def single_rows(batch: StepBatch) -> Rows:
     return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.kv_length[token], 0), token)
 
 
-def splits_for(rows: int, kv_heads: int) -> int:
+def splits_for(rows: int, kv_heads: int, latents: bool = False) -> int:
     """P, the number of splits: a power of two."""
-    return max(SPLITS[0], min(SPLITS[1], pl.next_power_of_2(PROGRAMS // (rows * kv_heads) or 1)))
+    programs, (fewest, most) = (LATENT_BUSY, LATENT_SPLITS) if latents else (PROGRAMS, SPLITS)
+    return max(fewest, min(most, pl.next_power_of_2(programs // (rows * kv_heads) or 1)))
 
 
 def least_blocks(problem: Problem, kv_length: Array) -> Array:
     """i32 [1]: key blocks of a split at least. A large batch fills the GPU without splits, whose partial results would
     have to be merged: 128 rows of 1100 tokens took 174 µs in four splits each, 142 in one (H200).
     """
-    window, share = problem.spec.window, BUSY * problem.key_block
+    window, share = problem.spec.window, (LATENT_BUSY if problem.rest else BUSY) * problem.key_block
     seen = jnp.minimum(kv_length, window) if window else kv_length
     read = problem.kv_heads * jnp.sum(seen.astype(jnp.float32))  # 256 rows that share a million tokens pass 2^31
-    return jnp.maximum(jnp.ceil(read / share).astype(jnp.int32), MIN_BLOCKS)[None]
+    least = LATENT_BLOCKS if problem.rest else MIN_BLOCKS
+    return jnp.maximum(jnp.ceil(read / share).astype(jnp.int32), least)[None]
 
 
 def tile_rows(group: int) -> int:
@@ -102,8 +107,8 @@ def attend_step(problem: Problem, projected: Projected, inputs: Inputs, batch: S
 
 
 def read_step(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
-    """A decode step that writes no keys or values: the output, flat like q [T·K·G, D], 0 for padding."""
-    shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
+    """A decode step that writes no keys or values: the output [T·K·G, D], flat like q, 0 for padding."""
+    shape = jax.ShapeDtypeStruct((len(q), problem.dim), q.dtype)
     (out,) = _call(problem, inputs, None, rows_of_step(batch), q, [shape], {})
     return out
 
@@ -125,7 +130,7 @@ def _call(
     aliases: dict[int, int],
 ) -> list[Array]:
     count, heads = len(rows.kv_length), problem.kv_heads
-    splits = splits_for(count, heads)
+    splits = splits_for(count, heads, latents=problem.rest > 0)
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
     partials = Partials(numbers, numbers, jax.ShapeDtypeStruct((parts, problem.dim), jnp.float32))
@@ -134,18 +139,19 @@ def _call(
         out_shape=(*results, partials),
         grid=(heads, count, splits),
         input_output_aliases=aliases,
-        compiler_params=_params(tile_rows(problem.group)),
+        compiler_params=_params(problem, tile_rows(problem.group)),
         interpret=problem.interpret,
         name="paged_decode",
     )(inputs, old, rows, queries, least_blocks(problem, rows.kv_length), jnp.zeros(count * heads, jnp.int32))
     return list(made[:-1])
 
 
-def _params(rows: int) -> plt.CompilerParams:
+def _params(problem: Problem, rows: int) -> plt.CompilerParams:
     """Warps and stages for tiles of `rows`. Five stages leave a multiprocessor one program where three leave two: with
     three, 128 rows of 4100 tokens took 3 % less time (H200).
     """
-    return plt.CompilerParams(num_warps=8 if rows >= LARGE else 4, num_stages=3)
+    large = rows >= LARGE or rows * problem.padded_dim >= LARGE * WIDE
+    return plt.CompilerParams(num_warps=8 if large else 4, num_stages=3)
 
 
 def _token(rows: Rows, row: Array) -> Array:
@@ -184,12 +190,14 @@ def _kernel(
         origin = problem.first_row(inputs.layer)
         tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, origin, begin, last)
         own = _own_token(problem, tile, queries, caches) if caches else None
-        q = queries.queries(problem, token, head, m) if caches else load_queries(problem, tile, queries, m)
+        q = Queries(queries.queries(problem, token, head, m)) if caches else load_queries(problem, tile, queries, m)
         running = attend(problem, tile, inputs, q, _start(problem, tile, inputs, split == 0, m))
         if own is not None:
             is_last = split == used - 1
             pl.when(is_last)(partial(_write, problem, own, caches))
-            running = jax.lax.cond(is_last, partial(_absorb_own, problem, tile, inputs, q, own), _unchanged, running)
+            running = jax.lax.cond(
+                is_last, partial(_absorb_own, problem, tile, inputs, q.first, own), _unchanged, running
+            )
 
         @pl.when(used == 1)
         def _() -> None:

@@ -30,6 +30,7 @@ from jaxengine.ops.triton.tile import (
 ROWS = 128  # M, unless shared memory or the group says otherwise: two warpgroups of 64, Hopper's smallest wgmma
 MIN_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
 WIDE = 256  # of a wider head 8 warps share a tile; 4 spilled up to 120 bytes
+OF_LATENTS = 8  # warps
 STAGES = 3
 
 
@@ -90,16 +91,18 @@ def tile_rows(problem: Problem) -> int:
 
 
 def _warps(problem: Problem, rows: int) -> int:
+    if problem.rest:
+        return OF_LATENTS
     return max(MIN_WARPS if problem.dim <= WIDE else 2 * MIN_WARPS, rows // ROWS_PER_WARP)
 
 
 def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
-    """Attention of a mixed step, flat like q [T·K·G, D]. The output of rows of one query is left unwritten."""
+    """Attention of a mixed step [T·K·G, D], flat like q. The output of rows of one query is left unwritten."""
     rows = tile_rows(problem)
     tiles = tiles_of(batch, rows // problem.group)
     return pl.pallas_call(
         partial(_kernel, problem, rows),
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        out_shape=jax.ShapeDtypeStruct((len(q), problem.dim), q.dtype),
         grid=(problem.kv_heads, len(tiles.row)),
         compiler_params=plt.CompilerParams(num_warps=_warps(problem, rows), num_stages=STAGES),
         interpret=problem.interpret,

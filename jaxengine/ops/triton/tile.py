@@ -7,8 +7,10 @@ and keys that no query sees are not loaded. Queries of an image see keys behind 
 sees then does not follow from the tile's position, and each brings its horizon. Arrays are passed flat, [rows, D],
 because that is how a kernel addresses them.
 
+Where values are the first part of keys (`latent`), both parts of a key are loaded once, and D is that of values.
+
 Legend: L layers in the caches, T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension,
-M rows of a tile, S keys of a block.
+P elements of a key beside its value, M rows of a tile, S keys of a block.
 """
 
 import math
@@ -48,13 +50,12 @@ class Inputs(NamedTuple):
 
 
 def flatten(keys: Array, values: Array, batch: StepBatch, bias: AttentionBias) -> Inputs:
-    dim = keys.shape[-1]
     slopes, sinks, by_distance = (
         None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative)
     )
     horizon = batch.horizon if batch.ragged and batch.noncausal_length is None else None
-    flat = keys.reshape(-1, dim), values.reshape(-1, dim)
-    return Inputs(batch.tables, *flat, layer_of(batch), slopes, sinks, by_distance, horizon)
+    flat_keys, flat_values = (each.reshape(-1, each.shape[-1]) for each in (keys, values))
+    return Inputs(batch.tables, flat_keys, flat_values, layer_of(batch), slopes, sinks, by_distance, horizon)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Problem:
     causal: bool = True  # a query sees the keys up to its own; otherwise all queries of a row see the same keys
     furthest: int = 0  # m, the largest relative distance
     past_window: bool = False  # as of `StepBatch`
+    rest: int = 0  # P; 0 where values are no part of keys
+    sharing: int = 1  # so many of the K heads read one head of the caches
 
     @property
     def padded_dim(self) -> int:
@@ -83,9 +86,13 @@ class Problem:
         """S. From head_dim 128 on, a block takes the same shared memory whatever the head_dim."""
         return max(16, min(64, BLOCK_BYTES // (self.padded_dim * self.dtype.itemsize)))
 
+    @property
+    def cached_heads(self) -> int:
+        return self.kv_heads // self.sharing
+
     def first_row(self, layer: Any) -> Array:
         """Where in the flat caches the layer begins whose number is in `layer`, i32 [1]."""
-        first: Array = layer[0] * (self.pages * self.page_size * self.kv_heads)
+        first: Array = layer[0] * (self.pages * self.page_size * self.cached_heads)
         return first
 
     def columns(self) -> Array:
@@ -101,6 +108,13 @@ class Problem:
 
     def head_rows(self, head: Array, rows: int) -> Array:
         return head * self.group + jnp.arange(rows) % self.group  # [M]
+
+
+class Queries(NamedTuple):
+    """A tile of queries."""
+
+    first: Array  # [M, D]
+    rest: Array | None = None  # [M, P], what meets a key beside its value
 
 
 class Tile(NamedTuple):
@@ -131,16 +145,21 @@ def first_key(problem: Problem, position: Array, unhidden: Array | None) -> Arra
     return first if unhidden is None else jnp.where(unhidden > 0, 0, first)
 
 
-def load_queries(problem: Problem, tile: Tile, q: Any, rows: int) -> Array:
-    """The tile's queries [M, D] of the flat q [T·K·G, D]."""
-    mine = (jnp.arange(rows) // problem.group < tile.queries)[:, None] & problem.in_dim()
-    at = problem.q_rows(tile.token, tile.head, rows)
-    return plt.load(q.at[at[:, None], problem.columns()[None, :]], mask=mine, other=0.0)
+def load_queries(problem: Problem, tile: Tile, q: Any, rows: int) -> Queries:
+    """The tile's queries of the flat q [T·K·G, D + P]."""
+    mine = (jnp.arange(rows) // problem.group < tile.queries)[:, None]
+    at = problem.q_rows(tile.token, tile.head, rows)[:, None]
+    first = plt.load(q.at[at, problem.columns()[None, :]], mask=mine & problem.in_dim(), other=0.0)
+    if not problem.rest:
+        return Queries(first)
+    column = jnp.arange(pl.next_power_of_2(problem.rest))[None, :]
+    rest = plt.load(q.at[at, problem.dim + column], mask=mine & (column < problem.rest), other=0.0)
+    return Queries(first, rest)
 
 
-def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Running) -> Running:
-    """Add the tile's key blocks to the running softmax `start`, for queries q [M, D]."""
-    m = jnp.arange(q.shape[0])
+def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Queries, start: Running) -> Running:
+    """Add the tile's key blocks to the running softmax `start`."""
+    m = jnp.arange(q.first.shape[0])
     position = tile.position + m // problem.group  # [M]
     slope = None if inputs.slopes is None else slopes(problem, tile, inputs, len(m))
     horizon = None if inputs.horizon is None else horizons(problem, tile, inputs, len(m))
@@ -163,7 +182,7 @@ def _absorb_block(
     problem: Problem,
     tile: Tile,
     inputs: Inputs,
-    q: Array,
+    q: Queries,
     position: Array,
     slope: Array | None,
     horizon: Array | None,
@@ -175,7 +194,11 @@ def _absorb_block(
     maximum, total, output = running
     key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
     k, v = _load_block(problem, tile, inputs, key, masked)
-    scores = scaled_scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
+    dtype = q.first.dtype
+    products = _dot(problem, q.first, k.astype(dtype), 1)
+    if q.rest is not None:
+        products, v = products + _dot(problem, q.rest, v.astype(dtype), 1), k
+    scores = scaled_scores(problem, products)  # [M, S]
     distance = position[:, None] - key[None, :]
     if slope is not None:
         scores = scores + alibi(slope[:, None], position[:, None], key[None, :], problem.spec, LOG2E)
@@ -187,7 +210,7 @@ def _absorb_block(
     new = jnp.maximum(maximum, scores.max(1))
     weights = jnp.exp2(scores - new[:, None])
     decay = jnp.exp2(maximum - new)
-    output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v.astype(q.dtype), 0)
+    output = output * decay[:, None] + _dot(problem, weights.astype(dtype), v.astype(dtype), 0)
     return new, total * decay + weights.sum(1), output
 
 
@@ -225,21 +248,29 @@ def relative(problem: Problem, head: Array, inputs: Inputs, distance: Array) -> 
 
 
 def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked: bool) -> tuple[Array, Array]:
-    """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them."""
-    inside, mask = None, None
+    """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them. Where values are part of keys,
+    the values and the rest of the keys [S, P].
+    """
+    inside = None
     if masked:
         inside = (key >= first_key(problem, tile.position, tile.unhidden)) & (key < tile.kv_length)
-        mask = inside[:, None] & problem.in_dim()
-    elif problem.dim != problem.padded_dim:
-        mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))
     place = inputs.tables.at[tile.row, key // problem.page_size]
     page = plt.load(place, mask=inside, other=None if inside is None else 0)
-    at = (page * problem.page_size + key % problem.page_size) * problem.kv_heads + (tile.first_row + tile.head)  # [S]
-    index = at[:, None], problem.columns()[None, :]
-    other = None if mask is None else 0.0
-    return plt.load(inputs.keys.at[index], mask=mask, other=other), plt.load(
-        inputs.values.at[index], mask=mask, other=other
-    )
+    head = tile.head if problem.sharing == 1 else tile.head // problem.sharing
+    at = (page * problem.page_size + key % problem.page_size) * problem.cached_heads + (tile.first_row + head)  # [S]
+    keys = _load_rows(inputs.keys, at, inside, problem.dim)
+    return keys, _load_rows(inputs.values, at, inside, problem.rest or problem.dim)
+
+
+def _load_rows(cache: Any, at: Array, inside: Array | None, dim: int) -> Array:
+    """Rows `at` [S] of a flat cache [.., dim], padded to a power of two; 0 where not `inside`."""
+    padded = pl.next_power_of_2(dim)
+    column, mask = jnp.arange(padded)[None, :], None
+    if inside is not None:
+        mask = inside[:, None] & (column < dim)
+    elif dim != padded:
+        mask = jnp.broadcast_to(column < dim, (len(at), padded))
+    return plt.load(cache.at[at[:, None], column], mask=mask, other=None if mask is None else 0.0)
 
 
 def scaled_scores(problem: Problem, products: Array) -> Array:

@@ -92,6 +92,19 @@ def test_it_is_peft_s_of_every_linear_module(
         assert (len(weights.matrices["layers.0.qkv"].a) == 1) == (name in FUSED)
 
 
+def test_what_makes_keys_and_values_of_latents_takes_no_product(zoo: Checkpoints, tmp_path: Path) -> None:
+    *products, absorbed, out = TARGETS["deepseek_v3"]
+    write_adapter(tmp_path / "all", zoo("deepseek_v3"), target_modules=[*products, absorbed, out])
+    write_adapter(tmp_path / "some", zoo("deepseek_v3"), target_modules=[*products, out])
+    weights = assert_adds_up(zoo("deepseek_v3"), tmp_path / "some" / "adapter", opened(tmp_path / "some" / "merged"))
+    assert {name for name in weights.matrices if "layers.2" in name} == {
+        f"layers.2.{name}" for name in ("q_a", "q", "kv_a", "out")
+    }
+    reader = open_model(str(zoo("deepseek_v3"))).adapters
+    with pytest.raises(CheckpointError, match=r"kv_b_proj' is .*, which cannot be added while a model runs; merge"):
+        assert reader and reader.read(str(tmp_path / "all" / "adapter"))
+
+
 @pytest.mark.parametrize("option", OPTIONS_OF_PRODUCTS)
 def test_it_is_peft_s_with_every_option(option: str, tiny: Checkpoints, tmp_path: Path) -> None:
     write_adapter(tmp_path, tiny("llama_bias_hd"), **OPTIONS[option])

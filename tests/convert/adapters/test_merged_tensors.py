@@ -34,6 +34,7 @@ FAMILIES = (
 )
 # Of Mixtral PEFT takes "all-linear" to mean the experts too, as parameters of three axes.
 TARGETS = {"mixtral": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+TARGETS["deepseek_v3"] = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
 # Of a Llama: what PEFT can be told, by what it makes of the file.
 OPTIONS: dict[str, dict[str, Any]] = {
     "patterns": {"rank_pattern": {"q_proj": 3, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"o_proj|down_proj": 1}},
@@ -68,7 +69,7 @@ def assert_equal(ours: ParameterSource, expected: ParameterSource, before: Param
     assert changed
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", (*FAMILIES, "deepseek_v3"))
 def test_it_is_peft_s_of_every_linear_module(
     name: str, tiny: Checkpoints, zoo: Checkpoints, seq2seq: Checkpoints, tmp_path: Path
 ) -> None:

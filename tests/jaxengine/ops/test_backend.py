@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jaxengine.architecture.latent import Latent
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.ops import BACKENDS, AttentionSpec, Ops, choose_backend
 from jaxengine.sharding import make_mesh
@@ -56,6 +57,24 @@ def test_what_cannot_run_is_refused_in_one_sentence(
     with pytest.raises(ValueError, match=words) as refusal:
         choose_backend(attention, device, head_dim, group, dtype)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("latent", "dtype", "words"),
+    [
+        (Latent(512, 128, 64, 128), "bfloat16", ""),
+        (Latent(256, 64, 32, 64), "float16", ""),
+        (Latent(768, 128, 64, 128), "bfloat16", "latents of rank 16 to 512 in multiples of 8, the model has 768"),
+        (Latent(512, 128, 72, 128), "bfloat16", "latents of rope_dim 16 to 64 in multiples of 8, the model has 72"),
+        (Latent(512, 128, 64, 128), "float32", "latents of dtype bfloat16, float16, got float32"),
+    ],
+)
+def test_latents_are_refused_by_their_own_sizes(latent: Latent, dtype: str, words: str) -> None:
+    if not words:
+        assert choose_backend("auto", H200, latent.head_dim, 128, dtype, latent=latent) == "triton"
+        return
+    with pytest.raises(ValueError, match=words):
+        choose_backend("auto", H200, latent.head_dim, 128, dtype, latent=latent)
 
 
 def test_kernels_read_e4m3_from_ada_on_and_e5m2_wherever_they_run() -> None:
