@@ -19,7 +19,7 @@ from convert.families.gpt_neo import GPT_NEO
 from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
-from convert.families.granite import GRANITE, GRANITE_MOE
+from convert.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from convert.families.idefics import idefics
 from convert.families.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
 from convert.families.llama_kin import ARCEE, HELIUM, SEED_OSS
@@ -69,6 +69,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gptj": GPTJ,
     "granite": GRANITE,
     "granitemoe": GRANITE_MOE,
+    "granitemoehybrid": GRANITE_HYBRID,
     "granitemoeshared": GRANITE_MOE,
     "helium": HELIUM,
     "idefics": idefics,

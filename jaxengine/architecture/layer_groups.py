@@ -7,9 +7,8 @@ windows are divided into tables of as many. Layers with the same place in their 
 as a page belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer
 needs whole, and long texts, which few layers do.
 
-A layer that attends to pictures keeps nothing of the text: it has no place in a page, and its entry means nothing.
-A layer that keeps states has its place in the sequence's slot. Its table is the one behind the last, in which each
-sequence has a single entry, the slot.
+A layer that attends to pictures, or not at all, keeps no keys and values of the text: it has no place in a page, and
+its entry means nothing. What layers that keep states keep lies in the sequence's slot.
 
 Gemma 2 has 2 tables, Gemma 3 has 1 for its layers without a window and 5 or 6 for the others.
 """
@@ -27,7 +26,7 @@ class LayerGroups:
     """How a model's layers share pages.
 
     windows: how many positions the layers of each table see; 0 is all of them, and comes first.
-    layers: each layer's table, and its place in a page; or where it keeps states, among those that do.
+    layers: each layer's table, and its place in a page.
     """
 
     windows: tuple[int, ...]
@@ -35,18 +34,16 @@ class LayerGroups:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> Self:
-        recurrent = spec.recurrent_layers
-        own = [layer for layer in range(spec.num_layers) if layer not in (*spec.cross_layers, *recurrent)]
+        own = spec.attending_layers
         seen = [spec.kind(layer).window for layer in own]
         arrays = max(min(map(seen.count, seen)), -(-len(own) // MOST_TABLES))
         windows: list[int] = []
-        layers: dict[int, tuple[int, int]] = dict.fromkeys(spec.cross_layers, (0, 0))
+        layers: dict[int, tuple[int, int]] = dict.fromkeys(range(spec.num_layers), (0, 0))
         for window in sorted(set(seen)):
             alike = [layer for layer, each in zip(own, seen, strict=True) if each == window]
             for i, layer in enumerate(alike):
                 layers[layer] = (len(windows) + i // arrays, i % arrays)
             windows += [window] * -(-len(alike) // arrays)
-        layers |= {layer: (len(windows), i) for i, layer in enumerate(recurrent)}
         return cls(tuple(windows), tuple(layers[layer] for layer in range(spec.num_layers)))
 
     @classmethod
@@ -57,4 +54,4 @@ class LayerGroups:
     @property
     def arrays(self) -> int:
         """How many layers a page spans."""
-        return 1 + max(place for table, place in self.layers if table < len(self.windows))
+        return 1 + max(place for _, place in self.layers)

@@ -2,7 +2,7 @@
 
 from jaxengine.architecture.model import Cross, Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
-from jaxengine.architecture.recurrence import LinearAttention
+from jaxengine.architecture.recurrence_parameters import recurrence_parameters
 
 
 def norm_parameters(name: str, spec: ModelSpec) -> dict[str, Parameter]:
@@ -18,20 +18,23 @@ def relative_parameter(spec: ModelSpec, relative: RelativePositions) -> Paramete
 def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
-    table = norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
-    if spec.block == "sandwich":
-        table |= norm_parameters("attention_post_norm", spec)
+    block = spec.block_of(kind)
+    table: dict[str, Parameter] = {}
+    if kind.mixer != "none":
+        table |= norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
+        if block == "sandwich":
+            table |= norm_parameters("attention_post_norm", spec)
     if spec.encoder:
         table |= norm_parameters("cross_norm", spec) | _cross_attention(spec)
-    if spec.block != "parallel":
-        table |= norm_parameters("mlp_norm", spec)
-    table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
+    if kind.feed_forward:
+        table |= {} if block == "parallel" else norm_parameters("mlp_norm", spec)
+        table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
     if kind.gates != "none":
         gate = Parameter((1,), (None,)) if kind.gates == "number" else Parameter((spec.hidden_size,), ("embed",))
         table |= {"attention_gate": gate, "mlp_gate": gate}
     if spec.layer_scale:
         table |= {name: Parameter((spec.hidden_size,), ("embed",)) for name in ("attention_scale", "mlp_scale")}
-    if spec.block == "sandwich":
+    if block == "sandwich" and kind.feed_forward:
         table |= norm_parameters("mlp_post_norm", spec)
     return table
 
@@ -40,9 +43,10 @@ def _sequence_mixer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     """Of attention, or of what a layer has in its place."""
     if kind.cross is not None:
         return _of_pictures(spec, kind.cross)
-    if kind.recurrent and spec.linear_attention is not None:
-        return _linear_attention(spec.hidden_size, spec.linear_attention)
-    return _attention(spec)
+    table = _attention(spec) if kind.attends else {}
+    if kind.recurrent and spec.recurrence is not None:
+        table |= recurrence_parameters(spec.hidden_size, spec.recurrence)
+    return table
 
 
 def _attention(spec: ModelSpec) -> dict[str, Parameter]:
@@ -62,24 +66,6 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
-
-
-def _linear_attention(hidden: int, linear: LinearAttention) -> dict[str, Parameter]:
-    """Grouped by key head, as attention's are: `linear_in[j]` makes that head's query and key, then the values of its
-    value heads; `linear_gate[j]` their gates, `linear_rates[j]` their rates and their time steps.
-    """
-    heads, group, value = linear.key_heads, linear.group, linear.value_dim
-    of_heads = Parameter((heads, group), ("key_heads", None), dtype="float32")
-    return {
-        "linear_in": Parameter((heads, linear.convolved, hidden), ("key_heads", None, "embed"), 1),
-        "linear_gate": Parameter((heads, group, value, hidden), ("key_heads", None, None, "embed"), 1),
-        "linear_rates": Parameter((heads, 2 * group, hidden), ("key_heads", None, "embed"), 1),
-        "linear_conv": Parameter((heads, linear.convolved, linear.kernel), ("key_heads", None, None)),
-        "linear_decay": of_heads,
-        "linear_step": of_heads,
-        "linear_norm": Parameter((value,), (None,)),
-        "linear_out": Parameter((hidden, heads, group, value), ("embed", "key_heads", None, None), 3),
-    }
 
 
 def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:

@@ -86,16 +86,14 @@ def weights_used(spec: ModelSpec) -> float:
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
-    layers = spec.num_layers - len(spec.cross_layers) - len(spec.recurrent_layers)
-    return 2 * layers * spec.num_kv_heads * spec.head_dim * itemsize
+    return 2 * len(spec.attending_layers) * spec.num_kv_heads * spec.head_dim * itemsize
 
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
     """What is kept of a sequence instead of keys and values; `itemsize` is of the convolution's inputs."""
-    if linear := spec.linear_attention:
-        states = 4 * linear.heads * linear.key_dim * linear.value_dim
-        inputs = itemsize * (linear.kernel - 1) * linear.key_heads * linear.convolved
-        return len(spec.recurrent_layers) * (states + inputs)
+    if spec.kept:
+        kept = sum((4 if each.states else itemsize) * math.prod(each.shape) for each in spec.kept)
+        return len(spec.recurrent_layers) * kept
     if spec.state_space is None:
         return 0
     space = spec.state_space
@@ -120,9 +118,7 @@ def step_cost(
     """
     weights, tokens = weights_used(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
-    others = (*spec.cross_layers, *spec.recurrent_layers)
-    own = (layer for layer in range(spec.num_layers) if layer not in others)
-    reach = [spec.kind(layer).window or context + new for layer in own]
+    reach = [spec.kind(layer).window or context + new for layer in spec.attending_layers]
     pairs = rows * sum(_visible(new, context, window) for window in reach)  # of queries and keys, over all layers
     attention = 4 * pairs * spec.num_heads * spec.head_dim
     cached = statistics.fmean(min(context, window) for window in reach)

@@ -74,11 +74,13 @@ def _adapted_width(shapes: Shapes) -> int:
 
 def _width(spec: ModelSpec, devices: int) -> float:
     """Elements of a token that live together where it is widest."""
-    residuals = RESIDUALS * spec.hidden_size
+    residuals: float = RESIDUALS * spec.hidden_size
     if spec.state_space:
         return residuals + SCANNED * spec.state_space.channels / devices
     if spec.linear_attention is not None:
         residuals += LINEAR * spec.linear_attention.key_heads * spec.linear_attention.convolved / devices
+    elif spec.recurrence is not None:
+        residuals += LINEAR * spec.recurrence.width / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product

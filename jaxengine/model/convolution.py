@@ -15,9 +15,12 @@ from jaxengine.ops.batch import row_starts
 
 
 class Convolution(nnx.Module):
-    """A causal convolution of each channel over K tokens, then SiLU: u [T, C] → [T, C], and each row's last inputs."""
+    """A causal convolution of each channel over K tokens, then SiLU unless it is `linear`: u [T, C] → [T, C], and each
+    row's last inputs.
+    """
 
-    def __init__(self, taps: Any, bias: Any) -> None:
+    def __init__(self, taps: Any, bias: Any, linear: bool = False) -> None:
+        self.linear = linear
         self.taps = nnx.Param(taps)  # [C, K], the last one for the token itself
         self.bias = None if bias is None else nnx.Param(bias)
 
@@ -38,7 +41,8 @@ class Convolution(nnx.Module):
             y = y + past.astype(jnp.float32) * taps[..., before - back]
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
-        return jax.nn.silu(y).astype(u.dtype), cache.at[batch.layer, batch.tables[:, 0]].set(_last(u, old, starts))
+        y = y if self.linear else jax.nn.silu(y)
+        return y.astype(u.dtype), cache.at[batch.layer, batch.tables[:, 0]].set(_last(u, old, starts))
 
 
 def _last(u: Array, old: Array, starts: Array) -> Array:

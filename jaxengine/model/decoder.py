@@ -5,6 +5,7 @@ stacked weights would copy every layer's weights each step on a GPU.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -34,12 +35,12 @@ Layers = tuple[Array, ...]  # caches of all layers, see `model/cache.py`; and fe
 def run_layer(
     layer: Layer | StateSpaceLayer,
     stream: ResidualStream,
-    keys: Array,
-    values: Array,
+    keys: Any,
+    values: Any,
     rope_tables: RopeTables | None,
     bias: AttentionBias,
     batch: StepBatch,
-) -> tuple[ResidualStream, Array, Array]:
+) -> tuple[ResidualStream, Any, Any]:
     """One layer under its own jit, so that identical layers are traced and lowered once."""
     return layer(stream, keys, values, rope_tables, bias, batch)
 
@@ -83,7 +84,7 @@ class Decoder(nnx.Module):
         self.device = device
         self.ops = ops
         self.groups = groups or LayerGroups.of(spec)
-        self.cross = spec.cross_layers
+        self.cross, self.recurrent = spec.cross_layers, spec.recurrent_layers
         self.embedding = Embedding(spec, parameters.get)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
@@ -95,9 +96,8 @@ class Decoder(nnx.Module):
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
         There is a batch for each page table of a sequence, and one of slots where layers keep states; a layer uses the
-        batch of its group. If there are more
-        layers than the caches have, as an encoder may, layer i is layer i modulo that number in them. Without pictures
-        the layers that attend to them do nothing, or go through their MLPs alone.
+        batch of its group. If there are more layers than the caches have, as an encoder may, layer i is layer i modulo
+        that number in them. Without pictures the layers that attend to them do nothing, or go through their MLPs alone.
         """
         hidden, layers, _ = self.tapped(ids, layers, batches, (), images)
         return hidden, layers
@@ -118,7 +118,7 @@ class Decoder(nnx.Module):
         dtype = stream.x.dtype
         ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
         rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
-        biases, caches = self._biases(), LayerCaches(layers, slots=bool(self.spec.recurrent_layers))
+        biases, caches = self._biases(), LayerCaches(layers, len(self.spec.kept))
         tapped = []
         for i, layer in enumerate(self.layers):
             if i in taps:
@@ -131,13 +131,10 @@ class Decoder(nnx.Module):
                     assert isinstance(layer, Layer)
                     stream = run_blind(layer, stream, batch)
                 continue
-            table, place = self.groups.layers[i]
-            recurrent = table == len(self.groups.windows)
-            keys, values, number = caches.of_layer(place, recurrent)
-            rope = rope_tables[self.spec.kind(i).rope]
-            bias = biases[i % len(biases)]
-            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, batches[table].of_layer(number))
-            caches.replace(place, keys, values, recurrent)
+            keys, values, of_layer = self._held(i, caches, batches)
+            rope, bias = rope_tables[self.spec.kind(i).rope], biases[i % len(biases)]
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, of_layer)
+            self._replace(i, caches, keys, values)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
@@ -146,6 +143,30 @@ class Decoder(nnx.Module):
         if self.final_norm is None:
             return ResidualStream(x, branch).sum(), tuple(caches.arrays), tapped
         return self.final_norm.after(x, branch, self.ops)[1], tuple(caches.arrays), tapped
+
+    def _held(self, i: int, caches: LayerCaches, batches: Sequence[StepBatch]) -> tuple[Any, Any, StepBatch]:
+        """What layer `i` reads and writes in the place of keys and in that of values, and its batch: keys and values;
+        or what is kept with states, and nothing; or both of the first as one, and what is kept; or nothing at all.
+        """
+        kind = self.spec.kind(i)
+        slots = batches[-1].of_layer(self.recurrent.index(i)) if kind.recurrent else None
+        if not kind.attends:
+            return (caches.kept, (), slots) if slots is not None else ((), (), batches[0].of_layer(0))
+        table, place = self.groups.layers[i]
+        keys, values, number = caches.of_layer(place)
+        paged = batches[table].of_layer(number)
+        return (keys, values, paged) if slots is None else ((keys, values), caches.kept, replace(paged, slots=slots))
+
+    def _replace(self, i: int, caches: LayerCaches, keys: Any, values: Any) -> None:
+        """Put there what layer `i` has written."""
+        kind = self.spec.kind(i)
+        if kind.mixer == "both":
+            (keys, values), kept = keys, values
+            caches.replace_kept(kept)
+        if kind.attends:
+            caches.replace(self.groups.layers[i][1], keys, values)
+        elif kind.recurrent:
+            caches.replace_kept(keys)
 
     def _biases(self) -> list[AttentionBias]:
         """The biases of the layers' scores: one for all layers, or one for each."""

@@ -31,7 +31,7 @@ OTHERS: dict[str, int] = {
     "head_dim": 32,
 }
 EVEN = {"galactica": {"num_attention_heads": 4}, "gemma": {"num_key_value_heads": 2}, "gpt_neo": {"num_layers": 2}}
-EVEN |= {"helium": {"head_dim": 16}}
+EVEN |= {"helium": {"head_dim": 16}, "qwen3_5": {"num_hidden_layers": 4}}
 
 
 def families() -> dict[str, str]:

@@ -163,6 +163,28 @@ ZOO |= {
     "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
     | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
 }
+MAMBA, ATTENTION, LINEAR_ATTENTION, CONV = "mamba", "attention", "linear_attention", "conv"
+MAMBA2 = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 3, "mamba_chunk_size": 8}
+GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3, "logits_scaling": 4.0}
+FALCON_H1 = {
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.5,
+    "key_multiplier": 0.6,
+    "mlp_multipliers": [0.7, 1.4],
+}
+FALCON_H1 |= {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.2}
+FALCON_H1 |= {"ssm_out_multiplier": 0.9, "ssm_multipliers": [0.8, 1.1, 0.7, 1.2, 0.5], "mamba_d_ssm": 128}
+NEMOTRON = {"model_type": "nemotron_h", **IDS, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+NEMOTRON |= {"head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2}
+NEMOTRON |= {"ssm_state_size": 10, "max_position_embeddings": 128}
+ZOO |= {
+    "granite_hybrid": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=0, **MAMBA2, **GRANITE)
+    | {"shared_intermediate_size": 112, "layer_types": [MAMBA, ATTENTION, MAMBA], "mamba_proj_bias": True}
+    | {"time_step_limit": [0.3, 1.5]},
+    "granite_hybrid_moe": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=4, **MAMBA2, **GRANITE)
+    | {"intermediate_size": 32, "shared_intermediate_size": 48, "layer_types": [ATTENTION, MAMBA, ATTENTION]}
+    | {"mamba_n_groups": 1, "position_embedding_type": "rope", "mamba_conv_bias": False},
+}
 STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
 ZOO |= {
     "mamba": {"model_type": "mamba", **STATE_SPACE, "time_step_rank": 6},

@@ -6,8 +6,9 @@ With G_i the sum of the logarithms of decay up to token i of a chunk, and S the 
     y_i  = exp(G_i) q_i S + Σ_{j ≤ i} exp(G_i - G_j) (q_i · k_j) u_j
     S'   = exp(G_C) S + Σ_j exp(G_C - G_j) k_j ⊗ u_j
 
-so a chunk is a handful of products on tensor cores, where token by token it would be C times two sums over the states,
-each waiting for the one before. A program carries some columns of a value head's states through its row's chunks, in
+and for Mamba 2 (Dao & Gu 2024, arXiv 2405.21060, section 6), whose tokens do not correct each other, U = β V. So a
+chunk is a handful of products on tensor cores, where token by token it would be C times two sums over the states, each
+waiting for the one before. A program carries some columns of a value head's states through its row's chunks, in
 registers.
 """
 
@@ -31,12 +32,14 @@ F32 = jax.lax.DotAlgorithmPreset.F32_F32_F32
 TF32, TF32_X3 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
-def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: bool) -> tuple[Array, Array]:
+def delta_rule(
+    inputs: DeltaInputs, states: Array, batch: StepBatch, corrects: bool, interpret: bool
+) -> tuple[Array, Array]:
     """As `triton.delta_rule` has it, for a ragged step."""
     heads, group, width = inputs.values.shape[1:]
     starts, slots = row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
-        partial(_kernel, interpret),
+        partial(_kernel, corrects, interpret),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.values.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -45,7 +48,7 @@ def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: 
         input_output_aliases={1: 1},
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
-        name="delta_chunks",
+        name="delta_chunks" if corrects else "mamba2_chunks",
     )(layer_of(batch), states, starts, slots, batch.position, inputs)
     real = jnp.arange(len(y)) < batch.tokens
     return jnp.where(real[:, None, None, None], y, 0), states
@@ -62,13 +65,14 @@ class _Part(NamedTuple):
 
 
 def _kernel(
+    corrects: bool,
     interpret: bool,
     layer: Any,
     states: Any,
     starts: Any,
     slots: Any,
     positions: Any,
-    inputs: DeltaInputs,
+    inputs: Any,
     y: Any,
     new_states: Any,
 ) -> None:
@@ -85,12 +89,20 @@ def _kernel(
         at: Any = (layer[0], slots[row], *part.head, line[:, None], column[None, :])
         s = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)  # [D, COLUMNS]
         chunks = (end - first + CHUNK - 1) // CHUNK
-        s = jax.lax.fori_loop(0, chunks, partial(_chunk, interpret, inputs, y, part, first, end), s)
+        s = jax.lax.fori_loop(0, chunks, partial(_chunk, corrects, interpret, inputs, y, part, first, end), s)
         plt.store(new_states.at[at], s, mask=both)
 
 
 def _chunk(
-    interpret: bool, inputs: DeltaInputs, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array
+    corrects: bool,
+    interpret: bool,
+    inputs: Any,
+    y: Any,
+    part: _Part,
+    first: Array,
+    end: Array,
+    i: Array,
+    s: Array,
 ) -> Array:
     """s [D, COLUMNS] after one chunk more. Behind the row's end tokens are zeros, and change nothing."""
     size, precision = inputs.keys.shape[2], TF32_X3 if inputs.keys.dtype == jnp.float32 else TF32
@@ -105,16 +117,19 @@ def _chunk(
     )
     v = plt.load(inputs.values.at[of_values], mask=real[:, None] & part.mine[None, :], other=0.0).astype(jnp.float32)
     decay, rate = (plt.load(each.at[token, *part.head], mask=real, other=0.0) for each in (inputs.decay, inputs.rate))
-    q = q * (jax.lax.rsqrt((q * q).sum(1) + EPS) * size**-0.5)[:, None]
-    k = k * jax.lax.rsqrt((k * k).sum(1) + EPS)[:, None]
+    if corrects:
+        q = q * (jax.lax.rsqrt((q * q).sum(1) + EPS) * size**-0.5)[:, None]
+        k = k * jax.lax.rsqrt((k * k).sum(1) + EPS)[:, None]
 
     later, earlier = jnp.arange(CHUNK)[:, None], jnp.arange(CHUNK)[None, :]
     total = jnp.where(earlier <= later, decay[None, :], 0).sum(1)  # [C], G
     total_across = jnp.where(later <= earlier, decay[:, None], 0).sum(0)  # the same, along the other axis
     kept = jnp.exp(jnp.where(earlier <= later, total[:, None] - total_across[None, :], 0))
-    a = jnp.where(earlier < later, rate[:, None] * kept * wide(k, k, 1, 1), 0)
-    read = jnp.exp(total)[:, None] * wide(k, s, 1, 0)  # [C, COLUMNS]
-    u = exact(_inverse(a, exact), rate[:, None] * (v - read), 1, 0)
+    u = rate[:, None] * v  # [C, COLUMNS]
+    if corrects:
+        a = jnp.where(earlier < later, rate[:, None] * kept * wide(k, k, 1, 1), 0)
+        known = jnp.exp(total)[:, None] * wide(k, s, 1, 0)
+        u = exact(_inverse(a, exact), u - rate[:, None] * known, 1, 0)
     scores = jnp.where(earlier <= later, kept * wide(q, k, 1, 1), 0)
     made = jnp.exp(total)[:, None] * wide(q, s, 1, 0) + exact(scores, u, 1, 0)
     plt.store(y.at[of_values], made, mask=real[:, None] & part.mine[None, :])
