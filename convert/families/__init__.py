@@ -21,6 +21,7 @@ from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from convert.families.idefics import idefics
+from convert.families.lfm2 import LFM2, LFM2_MOE
 from convert.families.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
 from convert.families.llama_kin import ARCEE, HELIUM, SEED_OSS
 from convert.families.mamba import FALCON_MAMBA, MAMBA
@@ -73,6 +74,8 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "granitemoeshared": GRANITE_MOE,
     "helium": HELIUM,
     "idefics": idefics,
+    "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "mamba": MAMBA,
     "mbart": BART,

@@ -1,6 +1,6 @@
 """Models that keep states in the whole engine: states survive chunks, neighbours, preemption and reuse of their place.
 
-Mamba's lie in pages; in slots those of Qwen 3.5's linear attention and Granite 4's Mamba 2.
+Mamba's lie in pages; in slots those of Qwen 3.5's linear attention and Granite 4's Mamba 2, and what LFM2 convolves.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ TEXT = "The quick brown fox"
 REQUESTS = [ask(n, prompt(1 + 2 * n, seed=n), max_tokens=6 + n % 5, temperature=n % 3 / 2) for n in range(33)]
 
 
-NAMES = ("mamba", "falcon_mamba", "qwen3_5", "granite_hybrid")
+NAMES = ("mamba", "falcon_mamba", "qwen3_5", "granite_hybrid", "lfm2_moe")
 
 
 @pytest.fixture(scope="module", params=NAMES)

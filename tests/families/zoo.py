@@ -184,6 +184,10 @@ ZOO |= {
     "granite_hybrid_moe": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=4, **MAMBA2, **GRANITE)
     | {"intermediate_size": 32, "shared_intermediate_size": 48, "layer_types": [ATTENTION, MAMBA, ATTENTION]}
     | {"mamba_n_groups": 1, "position_embedding_type": "rope", "mamba_conv_bias": False},
+    "lfm2": _like_llama("lfm2", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], tie_word_embeddings=False)
+    | {"block_multiple_of": 32, "conv_bias": True, "conv_L_cache": 4},
+    "lfm2_moe": _like_llama("lfm2_moe", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], num_experts=6)
+    | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1, "routed_scaling_factor": 1.5},
 }
 STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
 ZOO |= {

@@ -182,6 +182,7 @@ def test_a_gguf_file_takes_the_adapters_of_the_checkpoint_that_it_was_made_of(
         "qwen3_5",
         "qwen3_next",
         "granite_hybrid",
+        "lfm2",
     ],
 )
 def test_it_is_what_merging_makes_of_other_layouts(name: str, zoo: Checkpoints) -> None:
