@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from convert.config.config import Config
 from convert.families.baichuan import baichuan
+from convert.families.bamba import BAMBA
 from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
@@ -29,6 +30,7 @@ from convert.families.minimax import MINIMAX_M2
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mllama import MLLAMA
 from convert.families.mpt import MPT
+from convert.families.nemotron_h import NEMOTRON_H
 from convert.families.olmo import OLMO, OLMO2, OLMO3, OLMOE
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
@@ -44,6 +46,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWebModel": FALCON,
     "arcee": ARCEE,
     "baichuan": baichuan,
+    "bamba": BAMBA,
     "bart": BART,
     "bloom": BLOOM,
     "codegen": CODEGEN,
@@ -87,6 +90,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "mllama_text_model": MLLAMA,
     "mpt": MPT,
     "mt5": t5,
+    "nemotron_h": NEMOTRON_H,
     "olmo": OLMO,
     "olmo2": OLMO2,
     "olmo3": OLMO3,

@@ -178,6 +178,7 @@ NEMOTRON = {"model_type": "nemotron_h", **IDS, "hidden_size": 64, "num_attention
 NEMOTRON |= {"head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2}
 NEMOTRON |= {"ssm_state_size": 10, "max_position_embeddings": 128}
 ZOO |= {
+    "bamba": _like_llama("bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA2, time_step_limit=[0.0, 1.0]),
     "granite_hybrid": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=0, **MAMBA2, **GRANITE)
     | {"shared_intermediate_size": 112, "layer_types": [MAMBA, ATTENTION, MAMBA], "mamba_proj_bias": True}
     | {"time_step_limit": [0.3, 1.5]},
@@ -188,6 +189,15 @@ ZOO |= {
     | {"block_multiple_of": 32, "conv_bias": True, "conv_L_cache": 4},
     "lfm2_moe": _like_llama("lfm2_moe", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], num_experts=6)
     | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1, "routed_scaling_factor": 1.5},
+    "nemotron_h": {**NEMOTRON, "layers_block_type": [MAMBA, "moe", ATTENTION, "mlp"], "time_step_min": 0.3}
+    | {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2}
+    | {"moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5},
+    "nemotron_h_dense": {
+        **NEMOTRON,
+        "layers_block_type": ["mlp", MAMBA, ATTENTION],
+        "use_bias": True,
+        "mlp_bias": True,
+    },
 }
 STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
 ZOO |= {
