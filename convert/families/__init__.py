@@ -32,6 +32,7 @@ from convert.families.mllama import MLLAMA
 from convert.families.mpt import MPT
 from convert.families.nemotron_h import NEMOTRON_H
 from convert.families.olmo import OLMO, OLMO2, OLMO3, OLMOE
+from convert.families.olmo_hybrid import olmo_hybrid
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
 from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_VL_MOE
@@ -94,6 +95,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "olmo": OLMO,
     "olmo2": OLMO2,
     "olmo3": OLMO3,
+    "olmo_hybrid": olmo_hybrid,
     "olmoe": OLMOE,
     "opt": OPT,
     "phi": PHI,

@@ -198,6 +198,11 @@ ZOO |= {
         "use_bias": True,
         "mlp_bias": True,
     },
+    "olmo_hybrid": _like_llama("olmo_hybrid", num_hidden_layers=3, rms_norm_eps=1e-3, **LINEAR)
+    | {"layer_types": [LINEAR_ATTENTION, FULL, LINEAR_ATTENTION], "linear_value_head_dim": 6},
+    "olmo_hybrid_nope": _like_llama("olmo_hybrid", num_hidden_layers=3, rope_parameters=_rope() | {"rope_theta": None})
+    | {**LINEAR, "layer_types": [LINEAR_ATTENTION, FULL, LINEAR_ATTENTION], "linear_value_head_dim": 6}
+    | {"linear_allow_neg_eigval": False},
 }
 STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
 ZOO |= {
