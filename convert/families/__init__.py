@@ -12,6 +12,7 @@ from convert.families.dbrx import DBRX
 from convert.families.ernie import ERNIE, ERNIE_MOE
 from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
+from convert.families.falcon_h1 import FALCON_H1
 from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.glm import DOTS, GLM, GLM4, GLM4_MOE
@@ -59,6 +60,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "ernie4_5_moe": ERNIE_MOE,
     "exaone4": EXAONE4,
     "falcon": FALCON,
+    "falcon_h1": FALCON_H1,
     "falcon_mamba": FALCON_MAMBA,
     "gemma": GEMMA,
     "gemma2": GEMMA2,

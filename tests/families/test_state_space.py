@@ -26,7 +26,7 @@ TEXT = "The quick brown fox"
 REQUESTS = [ask(n, prompt(1 + 2 * n, seed=n), max_tokens=6 + n % 5, temperature=n % 3 / 2) for n in range(33)]
 
 
-NAMES = ("mamba", "falcon_mamba", "qwen3_5", "granite_hybrid", "lfm2_moe", "nemotron_h")
+NAMES = ("mamba", "falcon_mamba", "qwen3_5", "granite_hybrid", "lfm2_moe", "nemotron_h", "falcon_h1")
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -179,6 +179,10 @@ NEMOTRON |= {"head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mam
 NEMOTRON |= {"ssm_state_size": 10, "max_position_embeddings": 128}
 ZOO |= {
     "bamba": _like_llama("bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA2, time_step_limit=[0.0, 1.0]),
+    "falcon_h1": _like_llama("falcon_h1", **MAMBA2, **FALCON_H1),
+    "falcon_h1_normed": _like_llama("falcon_h1", **MAMBA2, **FALCON_H1)
+    | {"mamba_rms_norm": True, "mamba_norm_before_gate": True, "mamba_d_ssm": 96}
+    | {"projectors_bias": True, "mamba_proj_bias": True, "attention_bias": True},
     "granite_hybrid": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=0, **MAMBA2, **GRANITE)
     | {"shared_intermediate_size": 112, "layer_types": [MAMBA, ATTENTION, MAMBA], "mamba_proj_bias": True}
     | {"time_step_limit": [0.3, 1.5]},
