@@ -32,7 +32,7 @@ from convert.tokenizer.tokenizer import gateway_files
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
-VERSION = 17  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
+VERSION = 18  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting

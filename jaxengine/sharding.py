@@ -1,9 +1,9 @@
 """One mesh axis, `tp`, and the rule that says which logical axis of an array is split over it.
 
-Attention is split by key/value head, the MLP and every expert by the inner width, a state space by channel. The
-vocabulary is split where it divides evenly. Everything else is replicated. A quantised matrix has each of its arrays
-split by the same rule (`Parameter.component`). A model whose heads or widths do not divide is refused before anything
-is loaded.
+Attention is split by key/value head, the MLP and every expert by the inner width, a state space by channel or by head.
+The vocabulary is split where it divides evenly. Everything else is replicated. A quantised matrix has each of its
+arrays split by the same rule (`Parameter.component`). A model whose heads or widths do not divide is refused before
+anything is loaded.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxengine.architecture.model import ModelSpec
 
 TP = "tp"
-SPLIT = {"kv_heads", "key_heads", "tower_heads", "ffn", "channels", "vocab"}
+SPLIT = {"kv_heads", "key_heads", "state_heads", "tower_heads", "ffn", "channels", "vocab"}
 
 
 def make_mesh(size: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -13,6 +13,7 @@ from jaxengine.architecture.model import (
     Head,
     LayerKind,
     LinearAttention,
+    Mamba2,
     ModelSpec,
     Norm,
     QKNorm,
@@ -161,9 +162,30 @@ QWEN3_5_27B = ModelSpec(
     ffn_size=17408,
     max_positions=262144,
     norm=Norm("rms_plus_one", 1e-6),
-    kinds=(*(LayerKind(None, recurrent=True),) * 3, LayerKind(Rope(theta=1e7, dim=64))),
+    kinds=(*(LayerKind(None, mixer="recurrence"),) * 3, LayerKind(Rope(theta=1e7, dim=64))),
     attention=Attention(qk_norm=QKNorm("rms_plus_one"), output_gate=True),
     linear_attention=LinearAttention(heads=48, key_heads=16, key_dim=128, value_dim=128),
+)
+
+GRANITE_4_SMALL = ModelSpec(  # granite-4.0-h-small
+    vocab_size=100352,
+    hidden_size=4096,
+    num_layers=40,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=768,
+    max_positions=131072,
+    kinds=(
+        *(LayerKind(None, experts=True, mixer="recurrence"),) * 5,
+        LayerKind(None, scale=1 / 128, experts=True),
+        *(LayerKind(None, experts=True, mixer="recurrence"),) * 4,
+    ),
+    mamba2=Mamba2(heads=128, head_dim=64, groups=1, size=128),
+    experts=Experts(72, 10, 768, renormalise=True, shared_ffn_size=1536, shared_gate=False),
+    embedding=Embedding(scale=12.0),
+    residual_scale=0.22,
+    head=Head(tied=True, scale=1 / 16),
 )
 
 LLAMA_70B = dataclasses.replace(  # Llama-3.1-70B

@@ -77,6 +77,7 @@ def write_tiny(directory: Path, name: str, *, dtype: str = "float32", seed: int 
 def write_model(target: Path, fields: dict[str, Any], *, dtype: str = "float32", seed: int = 0) -> Path:
     """Write the model that the configuration `fields` describe to `target`, with weights that all matter."""
     config = transformers.AutoConfig.for_model(**fields)
+    torch.manual_seed(seed)  # some vectors are random before they are drawn again
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     redraw(model, seed).to(getattr(torch, dtype)).save_pretrained(target)
     tokenizer().save_pretrained(target)
@@ -104,7 +105,7 @@ def redraw(model: Any, seed: int = 0) -> Any:
             inputs = parameter.shape[0 if isinstance(_owner(model, name), transformers.Conv1D) else -1]
             parameter.copy_(noise * gain / math.sqrt(inputs))
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "layer_scalar")):  # learned all the same
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):  # learned all the same
             buffer.add_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from convert.config.config import Config
 from convert.families.baichuan import baichuan
+from convert.families.bamba import BAMBA
 from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
@@ -12,6 +13,7 @@ from convert.families.deepseek import axk1, deepseek_v2, deepseek_v3, glm4_moe_l
 from convert.families.ernie import ERNIE, ERNIE_MOE
 from convert.families.exaone import EXAONE4
 from convert.families.falcon import FALCON
+from convert.families.falcon_h1 import FALCON_H1
 from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gemma4 import gemma4
@@ -21,8 +23,9 @@ from convert.families.gpt_neo import GPT_NEO
 from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
-from convert.families.granite import GRANITE, GRANITE_MOE
+from convert.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from convert.families.idefics import idefics
+from convert.families.lfm2 import LFM2, LFM2_MOE
 from convert.families.llama import LLAMA, MINISTRAL, MINISTRAL3, MISTRAL
 from convert.families.llama_kin import ARCEE, HELIUM, SEED_OSS
 from convert.families.mamba import FALCON_MAMBA, MAMBA
@@ -30,7 +33,9 @@ from convert.families.minimax import MINIMAX_M2
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mllama import MLLAMA
 from convert.families.mpt import MPT
+from convert.families.nemotron_h import NEMOTRON_H
 from convert.families.olmo import OLMO, OLMO2, OLMO3, OLMOE
+from convert.families.olmo_hybrid import olmo_hybrid
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
 from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_VL_MOE
@@ -46,6 +51,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "arcee": ARCEE,
     "axk1": axk1,
     "baichuan": baichuan,
+    "bamba": BAMBA,
     "bart": BART,
     "bloom": BLOOM,
     "codegen": CODEGEN,
@@ -59,6 +65,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "ernie4_5_moe": ERNIE_MOE,
     "exaone4": EXAONE4,
     "falcon": FALCON,
+    "falcon_h1": FALCON_H1,
     "falcon_mamba": FALCON_MAMBA,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
@@ -76,10 +83,13 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gptj": GPTJ,
     "granite": GRANITE,
     "granitemoe": GRANITE_MOE,
+    "granitemoehybrid": GRANITE_HYBRID,
     "granitemoeshared": GRANITE_MOE,
     "helium": HELIUM,
     "idefics": idefics,
     "kimi_k2": deepseek_v3,
+    "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "llama": LLAMA,
     "mamba": MAMBA,
     "mbart": BART,
@@ -92,9 +102,11 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "mllama_text_model": MLLAMA,
     "mpt": MPT,
     "mt5": t5,
+    "nemotron_h": NEMOTRON_H,
     "olmo": OLMO,
     "olmo2": OLMO2,
     "olmo3": OLMO3,
+    "olmo_hybrid": olmo_hybrid,
     "olmoe": OLMOE,
     "opt": OPT,
     "phi": PHI,

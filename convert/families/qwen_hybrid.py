@@ -55,12 +55,12 @@ def _hybrid(config: Config) -> ModelSpec:
         attention=Attention(qk_norm=QKNorm("rms_plus_one"), output_gate=True),
         linear_attention=linear,
         kinds=tuple(
-            full if attends else LayerKind(None, recurrent=True) for attends in _attending(config, spec.num_layers)
+            full if attends else LayerKind(None, mixer="recurrence") for attends in attending(config, spec.num_layers)
         ),
     )
 
 
-def _attending(config: Config, count: int) -> list[bool]:
+def attending(config: Config, count: int) -> list[bool]:
     """Of each layer, whether it has attention: as `layer_types` says, else each `full_attention_interval`-th."""
     types = config.get("layer_types")
     if types is None:

@@ -2,7 +2,7 @@
 
 Checkpoints have a tensor for queries ‖ keys ‖ values, one for gates, one for rates and one for time steps (Qwen3.5), or
 two in which each key head has all of its own (Qwen3-Next). The convolution's channels are queries ‖ keys ‖ values in
-both.
+both. OLMo's have a tensor for each.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,17 @@ def linear_parts(kind: str, linear: LinearAttention, parameter: Parameter, named
     """
     shape, heads = parameter.shape, linear.key_heads
     if kind == "linear_conv":  # stored with an axis of one input channel
-        count, taps = heads * linear.convolved, shape[2]
+        taps = shape[2]
         return [
-            Part(named[0], (count, 1, taps), (0, first, 0), (*rows.shape, taps), 1, rows)
-            for first, rows in _convolved_rows(linear)
+            Part(tensor, (count, 1, taps), (0, first, 0), (*rows.shape, taps), 1, rows)
+            for tensor, count, first, rows in _convolved_rows(linear, named)
         ]
     if kind in ("linear_decay", "linear_step"):
         return [Part(named[0], (linear.heads,), (0, 0), shape)]
-    if kind in ("linear_in", "linear_gate") and len(named) > 1:
+    if kind in ("linear_in", "linear_gate") and len(named) == 2:
         return [_together(kind, linear, shape, named[0])]
     if kind == "linear_in":
-        count = heads * linear.convolved
-        return [_rows_part(named[0], count, first, rows, shape[2]) for first, rows in _convolved_rows(linear)]
+        return [_rows_part(*each, shape[2]) for each in _convolved_rows(linear, named)]
     if kind == "linear_rates" and len(named) > 1:
         rows = np.arange(linear.heads).reshape(heads, -1)
         return [_rows_part(tensor, linear.heads, i * linear.group, rows, shape[2]) for i, tensor in enumerate(named)]
@@ -53,9 +52,18 @@ def _rows_part(tensor: str, count: int, first: int, rows: np.ndarray, width: int
     return Part(tensor, (count, width), (0, first, 0), (*rows.shape, width), 1, rows)
 
 
-def _convolved_rows(linear: LinearAttention) -> list[tuple[int, np.ndarray]]:
-    """Of queries, keys and values: where they begin among a head's channels, and their rows [heads, …]."""
-    heads, keys = linear.key_heads, linear.key_heads * linear.key_dim
-    each = np.arange(keys).reshape(heads, -1)
-    values = np.arange(linear.heads * linear.value_dim).reshape(heads, -1)
-    return [(0, each), (linear.key_dim, keys + each), (2 * linear.key_dim, 2 * keys + values)]
+def _convolved_rows(linear: LinearAttention, named: Sequence[str]) -> list[tuple[str, int, int, np.ndarray]]:
+    """Of queries, keys and values: the tensor, how many rows it has, where they begin among a head's channels, and
+    their rows [heads, …]. `named` is one tensor for all, or three.
+    """
+    keys, values = linear.key_heads * linear.key_dim, linear.heads * linear.value_dim
+    sizes, firsts = (keys, keys, values), (0, linear.key_dim, 2 * linear.key_dim)
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    if len(named) == 1:
+        parts = [(named[0], sum(sizes), each) for each in rows]
+    else:
+        parts = [(tensor, len(each), each - each[0]) for tensor, each in zip(named, rows, strict=True)]
+    heads = (linear.key_heads, -1)
+    return [
+        (tensor, count, first, each.reshape(heads)) for (tensor, count, each), first in zip(parts, firsts, strict=True)
+    ]

@@ -16,6 +16,7 @@ import numpy as np
 
 from convert.mapping.latent_rows import KINDS, latent_rows
 from convert.mapping.linear_attention import linear_parts
+from convert.mapping.mamba2 import mamba2_part
 from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
@@ -120,6 +121,9 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if kind.startswith("linear_"):
         assert spec.linear_attention is not None
         return linear_parts(kind, spec.linear_attention, parameter, named)
+    if kind.startswith("mamba_"):
+        assert spec.mamba2 is not None
+        return [mamba2_part(name.rsplit(".", 1)[-1], spec.mamba2, parameter, named[0])]
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
     if spec.attention.latent and kind in KINDS:
@@ -128,7 +132,7 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         if layout.joint_experts:
             return [_joint_experts(parameter, named[0], layout)]
         return _experts(kind, parameter, named, layout)
-    if name.endswith(".conv"):  # stored with an axis of one input channel
+    if name.endswith((".conv", ".short_conv")):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
         return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
     if name.endswith(OF_ONE_ROW) and layout.bias_as_row:

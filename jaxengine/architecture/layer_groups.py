@@ -7,9 +7,9 @@ windows are divided into tables of as many. Layers with the same place in their 
 as a page belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer
 needs whole, and long texts, which few layers do.
 
-A layer that attends to pictures keeps nothing of the text: it has no place in a page, and its entry means nothing. One
-that reads the keys and values of another has that layer's place. A layer that keeps states has its place in the
-sequence's slot. Its table is the one behind the last, in which each sequence has a single entry, the slot.
+A layer that attends to pictures, or not at all, keeps no keys and values of the text: it has no place in a page, and
+its entry means nothing. One that reads the keys and values of another has that layer's place. What layers that keep
+states keep lies in the sequence's slot.
 
 Layers may differ in how much they keep of a token. A place of a page then holds as much as the least common multiple of
 their sizes, and those that keep less lie in one place in as many as fit: it is divided into parts, one for each, and
@@ -35,7 +35,7 @@ class LayerGroups:
     """How a model's layers share pages.
 
     windows: how many positions the layers of each table see; 0 is all of them, and comes first.
-    layers: each layer's table, and its place in a page; or where it keeps states, among those that do.
+    layers: each layer's table, and its place in a page.
     parts: which part of its place a layer has, and of how many.
     """
 
@@ -58,7 +58,6 @@ class LayerGroups:
                 table, place = divmod(i // parts, arrays)
                 found[layer] = (len(windows) + table, place), (i % parts, parts)
             windows += [window] * -(-count // arrays)
-        found |= {layer: ((len(windows), i), (0, 1)) for i, layer in enumerate(spec.recurrent_layers)}
         nowhere = ((0, 0), (0, 1))
         own = [found.get(layer, nowhere) for layer in _kept_by(spec)]
         return cls(tuple(windows), tuple(place for place, _ in own), tuple(part for _, part in own))
@@ -72,7 +71,7 @@ class LayerGroups:
     @property
     def arrays(self) -> int:
         """How many layers a page spans."""
-        return 1 + max(place for table, place in self.layers if table < len(self.windows))
+        return 1 + max(place for _, place in self.layers)
 
 
 def _kept_by(spec: ModelSpec) -> list[int]:

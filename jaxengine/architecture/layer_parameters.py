@@ -3,7 +3,7 @@
 from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import Cross, Experts, LayerKind, ModelSpec, RelativePositions, StateSpace
 from jaxengine.architecture.parameter import Parameter
-from jaxengine.architecture.recurrence import LinearAttention
+from jaxengine.architecture.recurrence_parameters import recurrence_parameters
 
 
 def norm_parameters(name: str, spec: ModelSpec) -> dict[str, Parameter]:
@@ -20,24 +20,25 @@ def layer_parameters(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return norm_parameters("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
     spec = spec.sized(kind)
-    table = norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
-    if spec.block == "sandwich":
-        table |= norm_parameters("attention_post_norm", spec)
+    block = spec.block_of(kind)
+    table: dict[str, Parameter] = {}
+    if kind.mixer != "none":
+        table |= norm_parameters("attention_norm", spec) | _sequence_mixer(spec, kind)
+        if block == "sandwich":
+            table |= norm_parameters("attention_post_norm", spec)
     if spec.encoder:
         table |= norm_parameters("cross_norm", spec) | _cross_attention(spec)
-    if spec.block != "parallel":
-        table |= norm_parameters("mlp_norm", spec)
-    experts = spec.experts if kind.experts else None
-    if experts is None or experts.beside:
-        table |= _mlp(spec)
-    if experts is not None:
-        table |= _experts(spec, experts)
+    if kind.feed_forward:
+        table |= {} if block == "parallel" else norm_parameters("mlp_norm", spec)
+        experts = spec.experts if kind.experts else None
+        table |= _mlp(spec) if experts is None or experts.beside else {}
+        table |= {} if experts is None else _experts(spec, experts)
     if kind.gates != "none":
         gate = Parameter((1,), (None,)) if kind.gates == "number" else Parameter((spec.hidden_size,), ("embed",))
         table |= {"attention_gate": gate, "mlp_gate": gate}
     if spec.layer_scale:
         table |= {name: Parameter((spec.hidden_size,), ("embed",)) for name in ("attention_scale", "mlp_scale")}
-    if spec.block == "sandwich":
+    if block == "sandwich" and kind.feed_forward:
         table |= norm_parameters("mlp_post_norm", spec)
     if width := spec.embedding.layer_width:
         table["input_gate"] = Parameter((width, spec.hidden_size), (None, "embed"), 1)
@@ -52,8 +53,13 @@ def _sequence_mixer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     """Of attention, or of what a layer has in its place."""
     if kind.cross is not None:
         return _of_pictures(spec, kind.cross)
-    if kind.recurrent and spec.linear_attention is not None:
-        return _linear_attention(spec.hidden_size, spec.linear_attention)
+    table = _attention_of(spec, kind) if kind.attends else {}
+    if kind.recurrent and spec.recurrence is not None:
+        table |= recurrence_parameters(spec.hidden_size, spec.recurrence)
+    return table
+
+
+def _attention_of(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.attention.latent is not None:
         return _latent_attention(spec, spec.attention.latent)
     return _attention(spec) if kind.reads is None else _reading(spec)
@@ -76,24 +82,6 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
-
-
-def _linear_attention(hidden: int, linear: LinearAttention) -> dict[str, Parameter]:
-    """Grouped by key head, as attention's are: `linear_in[j]` makes that head's query and key, then the values of its
-    value heads; `linear_gate[j]` their gates, `linear_rates[j]` their rates and their time steps.
-    """
-    heads, group, value = linear.key_heads, linear.group, linear.value_dim
-    of_heads = Parameter((heads, group), ("key_heads", None), dtype="float32")
-    return {
-        "linear_in": Parameter((heads, linear.convolved, hidden), ("key_heads", None, "embed"), 1),
-        "linear_gate": Parameter((heads, group, value, hidden), ("key_heads", None, None, "embed"), 1),
-        "linear_rates": Parameter((heads, 2 * group, hidden), ("key_heads", None, "embed"), 1),
-        "linear_conv": Parameter((heads, linear.convolved, linear.kernel), ("key_heads", None, None)),
-        "linear_decay": of_heads,
-        "linear_step": of_heads,
-        "linear_norm": Parameter((value,), (None,)),
-        "linear_out": Parameter((hidden, heads, group, value), ("embed", "key_heads", None, None), 3),
-    }
 
 
 def _reading(spec: ModelSpec) -> dict[str, Parameter]:

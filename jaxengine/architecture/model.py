@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxengine.architecture.latent import Latent
-from jaxengine.architecture.recurrence import LinearAttention
+from jaxengine.architecture.recurrence import Kept, LinearAttention, Mamba2, Recurrence, ShortConvolution
 from jaxengine.architecture.switches import (
     Activation,
     Attention,
+    Beside,
     Block,
     ClampedGate,
     Cross,
@@ -45,6 +46,7 @@ from jaxengine.architecture.vision import Vision
 __all__ = [
     "Activation",
     "Attention",
+    "Beside",
     "Block",
     "ClampedGate",
     "Cross",
@@ -55,6 +57,7 @@ __all__ = [
     "Latent",
     "LayerKind",
     "LinearAttention",
+    "Mamba2",
     "ModelSpec",
     "Norm",
     "NormKind",
@@ -65,6 +68,7 @@ __all__ = [
     "RopeAxes",
     "RopeKind",
     "Routing",
+    "ShortConvolution",
     "StateSpace",
     "Traced",
     "TracedArray",
@@ -87,7 +91,8 @@ class ModelSpec:
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
     With `layer_scale` each branch also has learned factors of it (Touvron et al. 2021, arXiv 2103.17239).
     With `output_scale` what leaves a layer is multiplied by a learned number.
-    `clamped_gate` stands in for `activation` in a gated MLP.
+    `clamped_gate` stands in for `activation` in a gated MLP. `gate_scale` multiplies what is activated, and `mlp_scale`
+    what an MLP adds; of experts neither.
     `cache_scales` holds each layer's scale of keys and scale of values: a cache of 8 bits holds keys and values divided
     by them; () = not known.
     """
@@ -106,15 +111,20 @@ class ModelSpec:
     attention: Attention = field(default_factory=Attention)
     activation: Activation = "silu"
     gated: bool = True
+    gate_scale: float = 1.0
     clamped_gate: ClampedGate | None = None
     experts: Experts | None = None
     state_space: StateSpace | None = None
     linear_attention: LinearAttention | None = None
+    mamba2: Mamba2 | None = None
+    short_convolution: ShortConvolution | None = None
+    beside: Beside = field(default_factory=Beside)
     traced: Traced | None = None
     embedding: Embedding = field(default_factory=Embedding)
     head: Head = field(default_factory=Head)
     final_norm: bool = True
     residual_scale: float = 1.0
+    mlp_scale: float = 1.0
     layer_scale: bool = False
     output_scale: bool = False
     qkv_bias: bool = False
@@ -142,10 +152,21 @@ class ModelSpec:
             raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("layers have experts, the model describes none")
-        if self.linear_attention is None and any(kind.recurrent for kind in self.kinds):
-            raise ValueError("layers have linear attention, the model describes none")
-        if self.recurrent_layers and (len(self.recurrent_layers) == self.num_layers or self.encoder is not None):
-            raise ValueError("layers that keep states stand among others, and behind no encoder")
+        if self.recurrence is None and any(kind.recurrent for kind in self.kinds):
+            raise ValueError("layers keep states, and the model describes none")
+        if sum(each is not None for each in (self.linear_attention, self.mamba2, self.short_convolution)) > 1:
+            raise ValueError("layers keep states of one kind, the model describes several")
+        if not any(kind.attends for kind in self.kinds):
+            raise ValueError("a model has layers with attention among those without")
+        if self.recurrent_layers and self.encoder is not None:
+            raise ValueError("layers that keep states stand behind no encoder")
+        for kind in self.kinds:
+            if (kind.mixer != "attention" or not kind.feed_forward) and self.block_of(kind).startswith("parallel"):
+                raise ValueError(
+                    f"a layer whose mixer is {kind.mixer}, or without an MLP, is not {self.block_of(kind)}"
+                )
+        if (self.gate_scale, self.mlp_scale) != (1, 1) and any(kind.experts for kind in self.kinds):
+            raise ValueError("what experts activate and add is not scaled")
         if self.clamped_gate is not None and not self.gated:
             raise ValueError("a clamped gate needs a gated MLP")
         if self.encoder is not None:
@@ -199,6 +220,8 @@ class ModelSpec:
     def _check_sizes(self) -> None:
         """What is computed for each row of a matrix, before any is compared with a checkpoint's, stays small."""
         widths = {"hidden_size": self.hidden_size, "num_heads times head_dim": self.num_heads * self.head_dim}
+        if self.recurrence is not None:
+            widths["what a layer that keeps states makes of a token"] = self.recurrence.width
         for name, width in widths.items():
             if width > MAX_WIDTH:
                 raise ValueError(f"{name} must be at most {MAX_WIDTH}, got {width}")
@@ -277,8 +300,18 @@ class ModelSpec:
         return tuple(layer for layer in range(self.num_layers) if self.kind(layer).cross is not None)
 
     @property
+    def recurrence(self) -> Recurrence | None:
+        """What layers that keep states have in the place of attention."""
+        return self.linear_attention or self.mamba2 or self.short_convolution
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What each of these layers keeps of a sequence."""
+        return self.recurrence.kept if self.recurrence is not None and self.recurrent_layers else ()
+
+    @property
     def recurrent_layers(self) -> tuple[int, ...]:
-        """The layers that keep states of a sequence, and no keys and values."""
+        """The layers that keep states of a sequence."""
         if not any(kind.recurrent for kind in self.kinds):
             return ()
         return tuple(layer for layer in range(self.num_layers) if self.kind(layer).recurrent)
@@ -292,7 +325,7 @@ class ModelSpec:
     def own_layers(self) -> tuple[int, ...]:
         """The layers that keep keys and values of the text."""
         kinds = enumerate(map(self.kind, range(self.num_layers)))
-        return tuple(i for i, kind in kinds if kind.cross is None and kind.reads is None and not kind.recurrent)
+        return tuple(i for i, kind in kinds if kind.attends and kind.cross is None and kind.reads is None)
 
     @property
     def heads(self) -> tuple[tuple[int, int], ...]:
@@ -393,6 +426,9 @@ class ModelSpec:
 
     def kind(self, layer: int) -> LayerKind:
         return self.kinds[layer % len(self.kinds)]
+
+    def block_of(self, kind: LayerKind) -> Block:
+        return kind.block or self.block
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)

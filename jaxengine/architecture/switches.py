@@ -21,6 +21,8 @@ RopeAxes = Literal["runs", "interleaved", "own", "alternating"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
 Routing = Literal["softmax", "sigmoid", "sparse_mixer"]
 Gates = Literal["none", "number", "vector"]
+# What lets tokens read others in a layer: attention, `ModelSpec.recurrence`, the sum of what each makes, or nothing.
+Mixer = Literal["attention", "recurrence", "both", "none"]
 
 # Where a layer normalises around each branch f, attention or MLP; n is its norm, and p its second norm if it has two:
 #   sequential      x + f(n(x)), one branch after the other
@@ -133,11 +135,13 @@ class LayerKind:
     experts: bool = False  # the MLP is `ModelSpec.experts`
     cross: Cross | None = None
     gates: Gates = "none"  # what each branch adds is multiplied by the tanh of a learned number, or of one per feature
+    mixer: Mixer = "attention"
+    feed_forward: bool = True  # it has an MLP, or experts
+    block: Block | None = None  # None = the model's
     kv_heads: int = 0
     head_dim: int = 0
     ffn_size: int = 0
     reads: int | None = None
-    recurrent: bool = False  # `ModelSpec.linear_attention` in the place of attention
 
     def __post_init__(self) -> None:
         if self.window < 0:
@@ -148,8 +152,30 @@ class LayerKind:
             raise ValueError("a layer attends to pictures or to the keys and values of another, not to both")
         if self.cross is not None and (self.window or self.rope is not None):
             raise ValueError("a layer that attends to pictures has neither window nor rope")
-        if self.recurrent and (self.window or self.rope is not None or self.cross is not None):
-            raise ValueError("a layer that keeps states has no window and no rope, and attends to no pictures")
+        if not self.attends and (self.window or self.rope is not None or self.cross is not None):
+            raise ValueError("a layer without attention has no window and no rope, and attends to no pictures")
+        if self.recurrent and self.cross is not None:
+            raise ValueError("a layer that keeps states attends to no pictures")
+        if self.mixer == "none" and not self.feed_forward:
+            raise ValueError("a layer has attention, states or an MLP")
+
+    @property
+    def attends(self) -> bool:
+        return self.mixer in ("attention", "both")
+
+    @property
+    def recurrent(self) -> bool:
+        return self.mixer in ("recurrence", "both")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is multiplied in layers whose mixer is both: what attention reads and makes, and the recurrence likewise."""
+
+    attention_in: float = 1.0
+    attention_out: float = 1.0
+    recurrence_in: float = 1.0
+    recurrence_out: float = 1.0
 
 
 @dataclass(frozen=True)

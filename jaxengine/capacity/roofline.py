@@ -103,10 +103,9 @@ def _products(spec: ModelSpec, layer: int) -> int:
 
 def state_bytes(spec: ModelSpec, itemsize: int) -> int:
     """What is kept of a sequence instead of keys and values; `itemsize` is of the convolution's inputs."""
-    if linear := spec.linear_attention:
-        states = 4 * linear.heads * linear.key_dim * linear.value_dim
-        inputs = itemsize * (linear.kernel - 1) * linear.key_heads * linear.convolved
-        return len(spec.recurrent_layers) * (states + inputs)
+    if spec.kept:
+        kept = sum((4 if each.states else itemsize) * math.prod(each.shape) for each in spec.kept)
+        return len(spec.recurrent_layers) * kept
     if spec.state_space is None:
         return 0
     space = spec.state_space
@@ -131,8 +130,8 @@ def step_cost(
     """
     weights, tokens = weights_used(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
-    others = (*spec.cross_layers, *spec.recurrent_layers)
-    text = [layer for layer in range(spec.num_layers) if layer not in others]
+    kinds = enumerate(map(spec.kind, range(spec.num_layers)))
+    text = [layer for layer, kind in kinds if kind.attends and kind.cross is None]
     reach = {layer: spec.kind(layer).window or context + new for layer in text}
     pairs = sum(_products(spec, layer) * _visible(new, context, window) for layer, window in reach.items())
     attention = 2 * rows * pairs * spec.num_heads  # of queries and keys, over all layers

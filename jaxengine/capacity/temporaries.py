@@ -82,6 +82,8 @@ def _width(spec: ModelSpec, devices: int) -> float:
         return residuals + SCANNED * spec.state_space.channels / devices
     if spec.linear_attention is not None:
         residuals += LINEAR * spec.linear_attention.key_heads * spec.linear_attention.convolved / devices
+    elif spec.recurrence is not None:
+        residuals += LINEAR * spec.recurrence.width / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
     widest = max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))

@@ -38,7 +38,7 @@ def unsupported(spec: ModelSpec) -> str:
     present = {
         "a module of transformers": spec.traced,
         "a state space": spec.state_space,
-        "linear attention": spec.recurrent_layers,
+        "layers that keep states": spec.recurrent_layers,
         "an encoder": spec.encoder,
         "experts": spec.experts,
         "heads that differ from layer to layer": len(spec.heads) > 1,

@@ -9,8 +9,8 @@ latents in the place of keys, and in that of values the part of keys that turns.
 their heads, several may share a place of a page (`architecture/layer_groups.py`), and see the array in another shape
 (`ops/cache.py`): it is the same memory. A page of a state-space layer holds all
 that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
-Where layers of attention stand among layers that keep states, these have a pair of arrays of their own, behind the
-others, with a place for each slot instead of pages.
+Where layers of attention stand among layers that keep states, these have arrays of their own, behind the others, with a
+place for each slot instead of pages.
 """
 
 import math
@@ -56,21 +56,11 @@ def slot_arrays(spec: ModelSpec, slots: int, dtype: str) -> tuple[CacheArray, ..
     """What all layers that keep states hold of each slot: the last inputs of their convolutions, in `dtype`, which is
     that of activations, and their states; nothing where no layer does.
     """
-    linear, layers = spec.linear_attention, len(spec.recurrent_layers)
-    if linear is None or not layers:
-        return ()
-    heads = linear.key_heads
-    inputs = CacheArray(
-        (layers, slots, linear.kernel - 1, heads, linear.convolved),
-        jnp.dtype(dtype),
-        (None, None, None, "key_heads", None),
+    layers = len(spec.recurrent_layers)
+    return tuple(
+        CacheArray((layers, slots, *shape), jnp.dtype("float32" if states else dtype), (None, None, *axes))
+        for shape, axes, states in spec.kept
     )
-    states = CacheArray(
-        (layers, slots, heads, linear.group, linear.key_dim, linear.value_dim),
-        jnp.dtype(jnp.float32),
-        (None, None, "key_heads", None, None, None),
-    )
-    return inputs, states
 
 
 def layers_of_array(spec: ModelSpec, layers: int, pages: int, page_size: int, dtype: str, devices: int) -> int:
@@ -93,28 +83,31 @@ def byte_elements(spec: ModelSpec, pages: int, page_size: int, dtype: str, devic
 
 class LayerCaches:
     """The caches of a step while its layers write them: arrays in pairs, each of the same number of layers but the
-    last, which may have fewer. With `slots`, one pair more is of the layers that keep states.
+    last, which may have fewer. The last `kept` are of the layers that keep states.
     """
 
-    def __init__(self, arrays: Sequence[Array], slots: bool = False) -> None:
+    def __init__(self, arrays: Sequence[Array], kept: int = 0) -> None:
         self.arrays = list(arrays)
-        self.paged = len(self.arrays) - 2 * slots
+        self.paged = len(self.arrays) - kept
 
-    def of_layer(self, layer: int, recurrent: bool = False) -> tuple[Array, Array, int]:
-        """The pair where `layer` lies, modulo how many layers there are, and its number in it; of those that keep
-        states, if it is `recurrent`.
-        """
-        first, number = self._place(layer, recurrent)
+    def of_layer(self, layer: int) -> tuple[Array, Array, int]:
+        """The pair where `layer` lies, modulo how many layers there are, and its number in it."""
+        first, number = self._place(layer)
         return self.arrays[first], self.arrays[first + 1], number
 
-    def replace(self, layer: int, keys: Array, values: Array, recurrent: bool = False) -> None:
+    def replace(self, layer: int, keys: Array, values: Array) -> None:
         """Put `keys` and `values` in the place of the pair where `layer` lies."""
-        first, _ = self._place(layer, recurrent)
+        first, _ = self._place(layer)
         self.arrays[first : first + 2] = keys, values
 
-    def _place(self, layer: int, recurrent: bool) -> tuple[int, int]:
-        if recurrent:
-            return self.paged, layer
+    @property
+    def kept(self) -> tuple[Array, ...]:
+        return tuple(self.arrays[self.paged :])
+
+    def replace_kept(self, arrays: Sequence[Array]) -> None:
+        self.arrays[self.paged :] = arrays
+
+    def _place(self, layer: int) -> tuple[int, int]:
         sizes = [keys.shape[0] for keys in self.arrays[: self.paged : 2]]
         pair, number = divmod(layer % sum(sizes), sizes[0])
         return 2 * pair, number

@@ -15,9 +15,12 @@ from jaxengine.ops.batch import row_starts
 
 
 class Convolution(nnx.Module):
-    """A causal convolution of each channel over K tokens, then SiLU: u [T, C] → [T, C], and each row's last inputs."""
+    """A causal convolution of each channel over K tokens, then SiLU unless it is `linear`: u [T, C] → [T, C], and each
+    row's last inputs.
+    """
 
-    def __init__(self, taps: Any, bias: Any) -> None:
+    def __init__(self, taps: Any, bias: Any, linear: bool = False) -> None:
+        self.linear = linear
         self.taps = nnx.Param(taps)  # [C, K], the last one for the token itself
         self.bias = None if bias is None else nnx.Param(bias)
 
@@ -38,7 +41,7 @@ class Convolution(nnx.Module):
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
         cache = places.write(cache, batch.layer, batch.tables[:, 0], _last(u, old, starts))
-        return jax.nn.silu(y).astype(u.dtype), cache
+        return (y if self.linear else jax.nn.silu(y)).astype(u.dtype), cache
 
 
 def _last(u: Array, old: Array, starts: Array) -> Array:

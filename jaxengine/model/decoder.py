@@ -37,13 +37,13 @@ Layers = tuple[Array, ...]  # caches of all layers, see `model/cache.py`; and fe
 def run_layer(
     layer: Layer | StateSpaceLayer,
     stream: ResidualStream,
-    keys: Array,
-    values: Array,
+    keys: Any,
+    values: Any,
     rope_tables: RopeTables | None,
     bias: AttentionBias,
     batch: StepBatch,
     *own_input: Array,
-) -> tuple[ResidualStream, Array, Array]:
+) -> tuple[ResidualStream, Any, Any]:
     """One layer under its own jit, so that identical layers are traced and lowered once."""
     return layer(stream, keys, values, rope_tables, bias, batch, *own_input)
 
@@ -88,7 +88,7 @@ class Decoder(nnx.Module):
         self.ops = ops
         self.groups = groups or LayerGroups.of(spec)
         self.in_parts = len(spec.heads) > 1  # the caches then have the shape of no layer, or not of all
-        self.cross = spec.cross_layers
+        self.cross, self.recurrent = spec.cross_layers, spec.recurrent_layers
         self.embedding = Embedding(spec, parameters.get)
         self.inputs = LayerInputs(spec, parameters.get) if spec.embedding.layer_width else None
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
@@ -131,7 +131,7 @@ class Decoder(nnx.Module):
         own_inputs = None if self.inputs is None else self.inputs(ids, stream.x)  # [T, layers, width]
         ropes = dict.fromkeys((kind.rope, kind.head_dim or self.spec.head_dim) for kind in self.spec.kinds)
         rope_tables = {each: rope_tables_of(*each, batch, self.device) for each in ropes}
-        biases, caches = self._biases(), LayerCaches(layers, slots=bool(self.spec.recurrent_layers))
+        biases, caches = self._biases(), LayerCaches(layers, len(self.spec.kept))
         tapped = []
         for i, layer in enumerate(self.layers):
             if i in taps:
@@ -144,15 +144,14 @@ class Decoder(nnx.Module):
                     assert isinstance(layer, Layer)
                     stream = run_blind(layer, stream, batch)
                 continue
-            (table, place), (part, _), kind = self.groups.layers[i], self.groups.parts[i], self.spec.kind(i)
-            keys, values, number = caches.of_layer(place, kind.recurrent)
-            rope = rope_tables[kind.rope, kind.head_dim or self.spec.head_dim]
-            own = batches[table].of_layer(number, part if self.in_parts else None)
+            keys, values, own = self._held(i, caches, batches)
             if i == len(self.layers) - 1:
                 own = replace(own, wanted=wanted)
+            kind, bias = self.spec.kind(i), biases[i % len(biases)]
+            rope = rope_tables[kind.rope, kind.head_dim or self.spec.head_dim]
             further = () if own_inputs is None else (own_inputs[:, i],)
-            stream, keys, values = run_layer(layer, stream, keys, values, rope, biases[i % len(biases)], own, *further)
-            caches.replace(place, keys, values, kind.recurrent)
+            stream, keys, values = run_layer(layer, stream, keys, values, rope, bias, own, *further)
+            self._replace(i, caches, keys, values)
             if images is not None:
                 stream = stream._replace(x=images.behind(i, stream.x))
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
@@ -161,6 +160,30 @@ class Decoder(nnx.Module):
         if self.final_norm is None:
             return ResidualStream(x, branch).sum(), tuple(caches.arrays), tapped
         return self.final_norm.after(x, branch, self.ops)[1], tuple(caches.arrays), tapped
+
+    def _held(self, i: int, caches: LayerCaches, batches: Sequence[StepBatch]) -> tuple[Any, Any, StepBatch]:
+        """What layer `i` reads and writes in the place of keys and in that of values, and its batch: keys and values;
+        or what is kept with states, and nothing; or both of the first as one, and what is kept; or nothing at all.
+        """
+        kind = self.spec.kind(i)
+        slots = batches[-1].of_layer(self.recurrent.index(i)) if kind.recurrent else None
+        if not kind.attends:
+            return (caches.kept, (), slots) if slots is not None else ((), (), batches[0].of_layer(0))
+        (table, place), (part, _) = self.groups.layers[i], self.groups.parts[i]
+        keys, values, number = caches.of_layer(place)
+        paged = batches[table].of_layer(number, part if self.in_parts else None)
+        return (keys, values, paged) if slots is None else ((keys, values), caches.kept, replace(paged, slots=slots))
+
+    def _replace(self, i: int, caches: LayerCaches, keys: Any, values: Any) -> None:
+        """Put there what layer `i` has written."""
+        kind = self.spec.kind(i)
+        if kind.mixer == "both":
+            (keys, values), kept = keys, values
+            caches.replace_kept(kept)
+        if kind.attends:
+            caches.replace(self.groups.layers[i][1], keys, values)
+        elif kind.recurrent:
+            caches.replace_kept(keys)
 
     def _biases(self) -> list[AttentionBias]:
         """The biases of the layers' scores: one for all layers, or one for each."""

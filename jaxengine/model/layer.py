@@ -1,7 +1,8 @@
-"""One layer: attention and MLP branches of the residual stream, in any of the arrangements of `Block`.
+"""One layer: attention and MLP branches of the residual stream, in any of the arrangements of `Block`, or one alone.
 
-In a model with an encoder, a third branch between the two attends to the encoder's output. A layer that attends to
-pictures adds nothing to tokens that see none, or what its MLP makes of them alone.
+In place of attention a layer may keep states. In a model with an encoder, a third branch between the two attends to the
+encoder's output. A layer that attends to pictures adds nothing to tokens that see none, or what its MLP makes of them
+alone.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,17 @@ from jaxengine.model.latent_attention import LatentAttention
 from jaxengine.model.layer_inputs import LayerInput
 from jaxengine.model.linear import Linear
 from jaxengine.model.linear_attention import LinearAttention
+from jaxengine.model.mamba2 import Mamba2
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import ExpertsBeside, MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.model.rounding import times
+from jaxengine.model.short_convolution import ShortConvolution
+from jaxengine.model.side_by_side import SideBySide
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
+
+AnyAttention = Attention | ReadingAttention | LatentAttention
+Recurrence = LinearAttention | Mamba2 | ShortConvolution
 
 
 class ResidualStream(NamedTuple):
@@ -44,8 +51,8 @@ class Layer(nnx.Module):
             """What it makes is for `product` alone, if one is given, so it comes in the order of that one's inputs."""
             return Norm.named(name, spec.norm, get, None if product is None else product.take_order())
 
-        sandwich = spec.block == "sandwich"  # a norm before and after each branch
-        self.block = spec.block
+        self.block = spec.block_of(kind)
+        sandwich = self.block == "sandwich"  # a norm before and after each branch
         self.residual_scale = spec.residual_scale
         self.attention_scale = nnx.Param(get("attention_scale")) if spec.layer_scale else None
         self.mlp_scale = nnx.Param(get("mlp_scale")) if spec.layer_scale else None
@@ -54,33 +61,35 @@ class Layer(nnx.Module):
         self.of_pictures = kind.cross is not None
         self.blind_mlp = kind.cross is None or kind.cross.blind_mlp
         self.ops = ops
-        alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
+        alone = self.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
         attention = _sequence_mixer(spec, kind, get, ops)
-        self.attention, first = attention, attention.alone_reads
-        self.attention_norm = norm("attention_norm", first if alone else None)
-        self.attention_post_norm = norm("attention_post_norm") if sandwich else None
+        self.attention, first = attention, attention.alone_reads if attention and alone else None
+        self.attention_norm = norm("attention_norm", first) if attention else None
+        self.attention_post_norm = norm("attention_post_norm") if attention and sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
-        beside = kind.experts and spec.experts is not None and spec.experts.beside
-        mlp = None if kind.experts and not beside else MLP(spec, get)
-        self.mlp = mlp or MixtureOfExperts(spec, get)
-        self.experts = ExpertsBeside(spec, get) if beside else None
-        self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm", mlp.gate_up if mlp and alone else None)
-        self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
+        mlp = _feed_forward(spec, kind, get)
+        first = mlp.gate_up if isinstance(mlp, MLP) and alone else None
+        self.mlp = mlp
+        self.experts = ExpertsBeside(spec, get) if kind.experts and isinstance(mlp, MLP) else None
+        self.mlp_norm = None if mlp is None or self.block == "parallel" else norm("mlp_norm", first)
+        self.mlp_post_norm = norm("mlp_post_norm") if mlp and sandwich else None
         self.input = LayerInput(spec, get) if spec.embedding.layer_width else None
         self.output_scale = nnx.Param(get("output_scale")) if spec.output_scale else None
 
     def __call__(
         self,
         stream: ResidualStream,
-        keys: Array,
-        values: Array,
+        keys: Any,
+        values: Any,
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
         own_input: Array | None = None,
-    ) -> tuple[ResidualStream, Array, Array]:
+    ) -> tuple[ResidualStream, Any, Any]:
         """`own_input` [T, width] is what the layer reads of each token beside the stream, if it does."""
+        if self.attention is None:
+            return self._output(self._with_mlp(stream, batch), own_input), keys, values
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
         attended = _gated(_times(attended, self.attention_scale), self.attention_gate)
@@ -95,7 +104,7 @@ class Layer(nnx.Module):
         if self.cross is not None and batch.cross is not None:
             x, branch_input = self._branch_input(stream, self.cross_norm)
             stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
-        return self._output(self._with_mlp(stream, batch), own_input), keys, values
+        return self._output(stream if self.mlp is None else self._with_mlp(stream, batch), own_input), keys, values
 
     def _output(self, stream: ResidualStream, own_input: Array | None) -> ResidualStream:
         """The residual stream as it leaves the layer."""
@@ -128,6 +137,7 @@ class Layer(nnx.Module):
 
     def _mlp(self, x: Array, stream: Array, batch: StepBatch) -> Array:
         """The branch's input, and the residual stream in front of it, which experts beside an MLP read."""
+        assert self.mlp is not None
         if isinstance(self.mlp, MixtureOfExperts):
             made = self.mlp(x, batch.tokens, batch.adapters)
         else:
@@ -160,15 +170,34 @@ class Layer(nnx.Module):
 
 def _sequence_mixer(
     spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops
-) -> Attention | PictureAttention | ReadingAttention | LatentAttention | LinearAttention:
+) -> AnyAttention | PictureAttention | Recurrence | SideBySide | None:
     """What lets a token of this kind of layer read others."""
     if kind.cross is not None:
         return PictureAttention(spec, kind, get, ops)
+    if kind.mixer == "both":
+        return SideBySide(spec.beside, Attention(spec, kind, get, ops), _recurrence(spec, get, ops))
     if kind.recurrent:
-        return LinearAttention(spec, get, ops)
+        return _recurrence(spec, get, ops)
+    return _attention(spec, kind, get, ops) if kind.attends else None
+
+
+def _attention(spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> AnyAttention:
     if spec.attention.latent:
         return LatentAttention(spec, kind, get, ops)
     return (Attention if kind.reads is None else ReadingAttention)(spec, kind, get, ops)
+
+
+def _recurrence(spec: ModelSpec, get: Callable[[str], Any], ops: Ops) -> Recurrence:
+    if spec.linear_attention is not None:
+        return LinearAttention(spec, get, ops)
+    return Mamba2(spec, get, ops) if spec.mamba2 is not None else ShortConvolution(get)
+
+
+def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any]) -> MLP | MixtureOfExperts | None:
+    if not kind.feed_forward:
+        return None
+    beside = spec.experts is not None and spec.experts.beside
+    return MixtureOfExperts(spec, get) if kind.experts and not beside else MLP(spec, get)
 
 
 def _times(branch: Array, scale: nnx.Param[Array] | None) -> Array:

@@ -26,7 +26,7 @@ from jaxengine.ops.delta_rule import delta_rule
 
 
 class LinearAttention(nnx.Module):
-    """x [T, hidden] → [T, hidden], and the two caches as they are after each row's last token."""
+    """x [T, hidden] → [T, hidden], and what is `kept` as it is after each row's last token."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], ops: Ops) -> None:
         assert spec.linear_attention is not None
@@ -36,7 +36,8 @@ class LinearAttention(nnx.Module):
         self.rates = Linear.named("linear_rates", get)
         self.conv = Convolution(get("linear_conv"), None)
         self.decay, self.step = nnx.Param(get("linear_decay")), nnx.Param(get("linear_step"))
-        self.norm = Norm(NormSpec("rms", spec.norm.eps), get("linear_norm"), None)
+        eps = spec.norm.eps if self.sizes.eps is None else self.sizes.eps
+        self.norm = Norm(NormSpec("rms", eps), get("linear_norm"), None)
         self.out = Linear.named("linear_out", get)
         self.rule = delta_rule(ops.backend, ops.mesh, self.sizes.key_heads)
 
@@ -48,17 +49,18 @@ class LinearAttention(nnx.Module):
     def __call__(
         self,
         x: Array,
-        inputs: Array,
-        states: Array,
+        kept: tuple[Array, ...],
+        nothing: tuple[()],
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, tuple[Array, ...], tuple[()]]:
+        inputs, states = kept
         convolved, inputs = self.conv(self.projection(x, adapters=batch.adapters), inputs, batch)  # [T, K, C]
         y, states = self.rule(self._inputs(convolved, x, batch), states, batch)
         gate = self.gate(x, adapters=batch.adapters).astype(jnp.float32)  # [T, K, G, V]
         made = self.norm(y.astype(x.dtype)) * jax.nn.silu(gate)
-        return self.out(made.astype(x.dtype), adapters=batch.adapters), inputs, states
+        return self.out(made.astype(x.dtype), adapters=batch.adapters), (inputs, states), nothing
 
     def _inputs(self, convolved: Array, x: Array, batch: StepBatch) -> DeltaInputs:
         """Of the channels [T, K, C] behind the convolution, and of x."""
@@ -67,4 +69,4 @@ class LinearAttention(nnx.Module):
         values = values.reshape(len(x), sizes.key_heads, sizes.group, sizes.value_dim)
         rate, step = jnp.split(self.rates(x, jnp.dtype(jnp.float32), batch.adapters), 2, axis=-1)  # [T, K, G]
         decay = -jnp.exp(self.decay[...]) * jax.nn.softplus(step + self.step[...])
-        return DeltaInputs(queries, keys, values, decay, jax.nn.sigmoid(rate))
+        return DeltaInputs(queries, keys, values, decay, sizes.most_rate * jax.nn.sigmoid(rate))

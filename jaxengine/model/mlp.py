@@ -12,7 +12,7 @@ from jax import Array
 
 from jaxengine.architecture.model import Activation, ClampedGate, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.rounding import rounded_once
+from jaxengine.model.rounding import rounded_once, times
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.gelu import gelu
 
@@ -32,8 +32,10 @@ class Activated:
 
     activation: Activation = "silu"
     clamped: ClampedGate | None = None
+    gate_scale: float = 1.0
 
     def __call__(self, gate: Array, up: Array | None = None) -> Array:
+        gate = times(gate, self.gate_scale)
         if up is None:
             return ACTIVATIONS[self.activation](gate)
         if self.clamped is None:
@@ -52,8 +54,9 @@ class MLP(nnx.Module):
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         self.gate_up = Linear.named("gate_up", get)
         self.down = Linear.named("down", get)
-        self.activated = Activated(spec.activation, spec.clamped_gate)
+        self.activated = Activated(spec.activation, spec.clamped_gate, spec.gate_scale)
+        self.scale = spec.mlp_scale
 
     def __call__(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
         inner = self.gate_up.activated(x, self.activated, adapters)  # [T, ffn]
-        return self.down(inner, adapters=adapters)
+        return times(self.down(inner, adapters=adapters), self.scale)

@@ -33,7 +33,7 @@ def unsupported(spec: ModelSpec) -> str:
     present = {
         "a module of transformers": spec.traced,
         "a state space": spec.state_space,
-        "linear attention": spec.recurrent_layers,
+        "layers that keep states": spec.recurrent_layers,
         "an encoder": spec.encoder,
         "no head": spec.head.missing,
         "layers that read the keys of others": any(kind.reads is not None for kind in spec.kinds),

@@ -31,7 +31,7 @@ class StepBatch:
     sequence, wherever it stands. With `horizon` a causal token also sees the keys up to a later one, the end of its
     image: the first max(horizon, position + 1) keys. Of a row's tokens, a later one's may not be less. A window hides
     keys from such a token too (Gemma 3), unless `past_window`, which is static (PaliGemma 2). `cross` is the batch with
-    which the same tokens read what their encoder wrote.
+    which the same tokens read what their encoder wrote, and `slots` the one with which they read and write states.
     `ragged` is static: without it every row is exactly one token, token t being row t. `wanted` is of the last layer.
     """
 
@@ -45,6 +45,7 @@ class StepBatch:
     ragged: bool = dataclasses.field(metadata={"static": True})
     noncausal_length: Array | None = None  # [T] i32
     cross: "StepBatch | None" = None
+    slots: "StepBatch | None" = None
     adapters: AdapterTokens | None = None  # None where no token has any
     rope_position: Array | None = None  # i32 [T], or [3, T] for ropes with axes: what rotates; None = position
     horizon: Array | None = None  # [T] i32, of prompts and pictures: the last visible key + 1; 0 = the token's own
@@ -105,13 +106,15 @@ class ScanInputs(NamedTuple):
 
 
 class DeltaInputs(NamedTuple):
-    """Inputs of the gated delta rule over T tokens, K key heads of dimension D and G value heads of each, of V."""
+    """Inputs of the gated delta rule over T tokens, K key heads of dimension D and G value heads of each, of V; or of
+    Mamba 2, whose C, B, inputs and time steps stand for queries, keys, values and rates.
+    """
 
     queries: Array  # [T, K, D], in the model's dtype, of any length
     keys: Array  # [T, K, D], likewise
     values: Array  # [T, K, G, V], likewise
     decay: Array  # f32 [T, K, G], the logarithm of what states are multiplied by; not positive
-    rate: Array  # f32 [T, K, G], 0 to 1
+    rate: Array  # f32 [T, K, G], 0 to 1, or a time step
 
 
 class RopeTables(NamedTuple):

@@ -43,19 +43,24 @@ class Chunk(NamedTuple):
     rate: Array  # [C]
 
 
-def chunk_step(chunk: Chunk, s: Array, products: Products, size: int) -> tuple[Array, Array]:
-    """y [C, V] of the chunk's tokens, and the states s [D, V] behind it; `size` is D without padding."""
+def chunk_step(chunk: Chunk, s: Array, products: Products, size: int, corrects: bool = True) -> tuple[Array, Array]:
+    """y [C, V] of the chunk's tokens, and the states s [D, V] behind it; `size` is D without padding. Where it does not
+    correct, it is Mamba 2: U is β V, and queries and keys are taken as they are.
+    """
     wide, exact = products
     queries, keys, values, decay, rate = chunk
-    queries = queries * (jax.lax.rsqrt((queries * queries).sum(1) + EPS) * size**-0.5)[:, None]
-    keys = keys * jax.lax.rsqrt((keys * keys).sum(1) + EPS)[:, None]
+    if corrects:
+        queries = queries * (jax.lax.rsqrt((queries * queries).sum(1) + EPS) * size**-0.5)[:, None]
+        keys = keys * jax.lax.rsqrt((keys * keys).sum(1) + EPS)[:, None]
     later, earlier = jnp.arange(CHUNK)[:, None], jnp.arange(CHUNK)[None, :]
     total = jnp.where(earlier <= later, decay[None, :], 0).sum(1)  # [C], G
     across = jnp.where(later <= earlier, decay[:, None], 0).sum(0)  # the same, for the other axis
     kept = jnp.exp(jnp.where(earlier <= later, total[:, None] - across[None, :], 0))
-    a = jnp.where(earlier < later, rate[:, None] * kept * wide(keys, keys, 1, 1), 0)
-    known = jnp.exp(total)[:, None] * wide(keys, s, 1, 0)  # [C, V]
-    u = exact(_inverse(a, exact), rate[:, None] * (values - known), 1, 0)
+    u = rate[:, None] * values  # [C, V]
+    if corrects:
+        a = jnp.where(earlier < later, rate[:, None] * kept * wide(keys, keys, 1, 1), 0)
+        known = jnp.exp(total)[:, None] * wide(keys, s, 1, 0)
+        u = exact(_inverse(a, exact), u - rate[:, None] * known, 1, 0)
     scores = jnp.where(earlier <= later, kept * wide(queries, keys, 1, 1), 0)
     y = jnp.exp(total)[:, None] * wide(queries, s, 1, 0) + exact(scores, u, 1, 0)
     last = decay.sum()

@@ -1,17 +1,23 @@
-"""The gated delta rule over a step's ragged rows, each continuing from the states in its sequence's slot.
+"""The gated delta rule over a step's ragged rows, each continuing from the states in its sequence's slot; and Mamba 2,
+which is the same without the correction of what the states already say.
 
     S_t = exp(g_t) S_{t-1}        S_t = S_t + k_t ⊗ β_t (v_t - k_t S_t)        y_t = q_t S_t / √D
 
-(Yang et al. 2024, arXiv 2412.06464, equation 10), of queries and keys of length one. A row whose first token has
-position 0 starts from zero, whatever its slot holds, because a slot is not cleared when another sequence takes it. A
-back end is a function of one device's heads; `delta_rule` runs it on a mesh. `reference` is plain JAX, the CPU's path
-and the oracle of the GPU kernels in `triton/delta_rule`. Where rows have several tokens it computes in chunks, so that
-nothing larger than one sequence's states exists beside the slots.
+(Yang et al. 2024, arXiv 2412.06464, equation 10), of queries and keys of length one. For Mamba 2 (Dao & Gu 2024, arXiv
+2405.21060, section 2), with C, B, x and Δ for q, k, v and β, which are taken as they are, it is
+
+    S_t = exp(g_t) S_{t-1}        S_t = S_t + B_t ⊗ Δ_t x_t                    y_t = C_t S_t
+
+A row whose first token has position 0 starts from zero, whatever its slot holds, because a slot is not cleared when
+another sequence takes it. A back end is a function of one device's heads; `delta_rule` and `mamba2` run it on a mesh.
+`reference` is plain JAX, the CPU's path and the oracle of the GPU kernels in `triton/delta_rule`. Where rows have
+several tokens it computes in chunks, so that nothing larger than one sequence's states exists beside the slots.
 
 Legend: L layers in the caches, T tokens, K key heads, G value heads of each, D and V their dimensions.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,26 +35,32 @@ OF_VALUE_HEAD: Any = Chunk(None, None, 0, 0, 0)  # type: ignore[arg-type]
 DeltaRule = Callable[[DeltaInputs, Array, StepBatch], tuple[Array, Array]]
 
 
-def reference(inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
+def reference(inputs: DeltaInputs, states: Array, batch: StepBatch, corrects: bool = True) -> tuple[Array, Array]:
     """states [L, slots, K, G, D, V] → y f32 [T, K, G, V], 0 for padding in a ragged step, and states after each row's
     last token.
+
+    Args:
+        corrects: it is the delta rule; else Mamba 2.
     """
-    return (_ragged if batch.ragged else _one_token_each)(inputs, states, unfolded(batch))
+    return (_ragged if batch.ragged else _one_token_each)(corrects, inputs, states, unfolded(batch))
 
 
-def _one_token_each(inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
+def _one_token_each(corrects: bool, inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     known = (batch.position > 0)[:, None, None, None, None]
     old = places.read(states, batch.layer, batch.page)  # [R, K, G, D, V]
-    y, new = _step(_normalised(inputs), jnp.where(known, old, 0))
+    inputs = jax.tree.map(lambda each: each.astype(jnp.float32), inputs)
+    y, new = _step(corrects, _normalised(inputs) if corrects else inputs, jnp.where(known, old, 0))
     return y, places.write(states, batch.layer, batch.page, new)
 
 
-def _ragged(inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
+def _ragged(corrects: bool, inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     """In chunks of each row: a prompt of 512 tokens of 9 layers took 55 s token by token, which copied all slots for
     each (16 heads of 128 x 128 states, 2 cores of an EPYC, JAX 0.10.2).
     """
     heads, group, width = inputs.values.shape[1:]
-    of_heads = jax.vmap(jax.vmap(_chunk_of_head, in_axes=(OF_VALUE_HEAD, 0)))  # key heads, then of each
+    of_heads = jax.vmap(
+        jax.vmap(partial(_chunk_of_head, corrects), in_axes=(OF_VALUE_HEAD, 0))
+    )  # key heads, then of each
 
     def chunk(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         y, states = carry
@@ -93,31 +105,33 @@ def _chunks(batch: StepBatch) -> _Chunks:
     return _Chunks(first, jnp.clip(starts[row + 1] - first, 0, CHUNK), behind[-1])
 
 
-def _chunk_of_head(chunk: Chunk, states: Array) -> tuple[Array, Array]:
-    return chunk_step(chunk, states, Products(_product, _product), chunk.keys.shape[1])
+def _chunk_of_head(corrects: bool, chunk: Chunk, states: Array) -> tuple[Array, Array]:
+    return chunk_step(chunk, states, Products(_product, _product), chunk.keys.shape[1], corrects)
 
 
 def _product(x: Array, y: Array, of_x: int, of_y: int) -> Array:
     return jax.lax.dot_general(x, y, (((of_x,), (of_y,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _step(inputs: DeltaInputs, states: Array) -> tuple[Array, Array]:
+def _step(corrects: bool, inputs: DeltaInputs, states: Array) -> tuple[Array, Array]:
     """One token of each row: y [R, K, G, V] and new states [R, K, G, D, V]."""
     queries, keys, values, decay, rate = inputs
     states = states * jnp.exp(decay)[..., None, None]
-    change = rate[..., None] * (values - jnp.einsum("rkd,rkgdv->rkgv", keys, states))
+    if corrects:
+        values = values - jnp.einsum("rkd,rkgdv->rkgv", keys, states)
+    change = rate[..., None] * values
     states = states + keys[:, :, None, :, None] * change[..., None, :]
     return jnp.einsum("rkd,rkgdv->rkgv", queries, states), states
 
 
 def _normalised(inputs: DeltaInputs) -> DeltaInputs:
-    """All in f32, keys of length one and queries of 1 / √D."""
-    queries, keys, values = (each.astype(jnp.float32) for each in inputs[:3])
-    queries, keys = (each * jax.lax.rsqrt((each**2).sum(-1, keepdims=True) + EPS) for each in (queries, keys))
-    return inputs._replace(queries=queries * keys.shape[-1] ** -0.5, keys=keys, values=values)
+    """Keys of length one and queries of 1 / √D."""
+    made = (each * jax.lax.rsqrt((each**2).sum(-1, keepdims=True) + EPS) for each in (inputs.queries, inputs.keys))
+    queries, keys = made
+    return inputs._replace(queries=queries * keys.shape[-1] ** -0.5, keys=keys)
 
 
-DELTA_RULES: dict[str, DeltaRule] = {"reference": reference, "triton": triton.delta_rule}
+BACKENDS: dict[str, Callable[..., Any]] = {"reference": reference, "triton": triton.delta_rule}
 
 
 def delta_rule(backend: str, mesh: Mesh | None, key_heads: int) -> DeltaRule:
@@ -128,4 +142,39 @@ def delta_rule(backend: str, mesh: Mesh | None, key_heads: int) -> DeltaRule:
     of_token, everywhere = PartitionSpec(None, split), PartitionSpec()
     inputs = DeltaInputs(*(of_token,) * len(DeltaInputs._fields))  # type: ignore[arg-type]
     states = PartitionSpec(None, None, split)
-    return by_device(DELTA_RULES[backend], mesh, (inputs, states, everywhere), (of_token, states))
+    return by_device(BACKENDS[backend], mesh, (inputs, states, everywhere), (of_token, states))
+
+
+def mamba2(backend: str, mesh: Mesh | None, heads: int) -> DeltaRule:
+    """Mamba 2 of `backend` on a mesh: values [T, heads, V], decay and rate [T, heads], queries and keys [T, groups, D],
+    states [L, slots, heads, D, V] → y f32 [T, heads, V], and states. Each device has some of the heads, or all where
+    devices cannot share them evenly. A group that several devices have heads of is repeated for each.
+    """
+    size = mesh.size if mesh is not None and heads % mesh.size == 0 else 1
+    split = TP if size > 1 else None
+    of_token, everywhere = PartitionSpec(None, split), PartitionSpec()
+    specs = DeltaInputs(*(of_token,) * len(DeltaInputs._fields))  # type: ignore[arg-type]
+    states = PartitionSpec(None, None, split)
+    rule = partial(_of_groups, partial(BACKENDS[backend], corrects=False))
+    by_heads = by_device(rule, mesh, (specs, states, everywhere), (of_token, states))
+
+    def repeated(inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
+        groups = inputs.keys.shape[1]
+        count = next(each for each in (groups, size, heads) if each % groups == 0 == each % size)
+        queries, keys = (jnp.repeat(each, count // groups, axis=1) for each in (inputs.queries, inputs.keys))
+        y, new = by_heads(inputs._replace(queries=queries, keys=keys), states, batch)
+        return y, new
+
+    return repeated
+
+
+def _of_groups(rule: DeltaRule, inputs: DeltaInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
+    """`rule` of heads that are not yet divided into groups, nor are their states [L, slots, heads, D, V]."""
+    groups, heads = inputs.keys.shape[1], inputs.values.shape[1:]
+
+    def divided(x: Array) -> Array:
+        return x.reshape(len(x), groups, -1, *x.shape[2:])
+
+    inputs = inputs._replace(values=divided(inputs.values), decay=divided(inputs.decay), rate=divided(inputs.rate))
+    y, new = rule(inputs, states.reshape(*states.shape[:2], groups, -1, *states.shape[3:]), batch)
+    return y.reshape(len(y), *heads), new.reshape(states.shape)

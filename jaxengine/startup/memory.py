@@ -18,8 +18,9 @@ from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
-from jaxengine.model.cache import ADDRESSES, byte_elements, cache_arrays, slot_arrays
+from jaxengine.model.cache import ADDRESSES, CacheArray, byte_elements, cache_arrays, slot_arrays
 from jaxengine.options.table import EngineOptions
+from jaxengine.sharding import SPLIT
 from jaxengine.startup.host import host_memory
 from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
@@ -90,9 +91,14 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
 def slot_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:
     """Bytes on each device of what layers keep of each slot, where some keep states; `dtype` is that of activations."""
     arrays = slot_arrays(spec, limits.max_batch_size + 1, dtype)
-    held = sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
-    linear = spec.linear_attention
-    return held if linear is None or linear.key_heads % devices else held // devices
+    return sum(_share(each, devices) * each.dtype.itemsize for each in arrays)
+
+
+def _share(array: CacheArray, devices: int) -> int:
+    """Elements of `array` on each device, as `partition` splits it."""
+    count = math.prod(array.shape)
+    split = any(axis in SPLIT and size % devices == 0 for size, axis in zip(array.shape, array.axes, strict=True))
+    return count // devices if split else count
 
 
 def image_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:

@@ -22,7 +22,15 @@ from convert.hub_checkpoint import written as written_for_others
 from convert.mapping.composition import ComposedSource
 from convert.original import original_of
 from convert.source import open_model
-from jaxengine.architecture.model import Attention, Experts, LayerKind, LinearAttention, ModelSpec
+from jaxengine.architecture.model import (
+    Attention,
+    Experts,
+    LayerKind,
+    LinearAttention,
+    Mamba2,
+    ModelSpec,
+    ShortConvolution,
+)
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
 
@@ -30,20 +38,23 @@ FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.j
 
 
 # The layout of a version. Whoever changes either raises VERSION: caches hold checkpoints of the old one.
-LAYOUT_OF_VERSION = {17: "814eb56d426eebac"}
+LAYOUT_OF_VERSION = {18: "5fcaf340cab6a0ad"}
 
 
 def test_a_version_has_one_layout() -> None:
     experts = Experts(4, 2, 8, shared_ffn_size=8, bias=True, choice_bias=True)
     biases = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
     plain = ModelSpec(8, 8, 2, 2, 1, 4, 8, 16, kinds=(LayerKind(), LayerKind(experts=True)), experts=experts, **biases)
-    spec = replace(
-        plain,
-        kinds=(LayerKind(), LayerKind(None, experts=True, recurrent=True)),
-        attention=Attention(output_gate=True),
-        linear_attention=LinearAttention(4, 2, 6, 4),
+    kinds = (LayerKind(), LayerKind(None, experts=True, mixer="recurrence"))
+    specs = (
+        replace(
+            plain, kinds=kinds, attention=Attention(output_gate=True), linear_attention=LinearAttention(4, 2, 6, 4)
+        ),
+        replace(plain, kinds=kinds, mamba2=Mamba2(4, 6, 2, 4, bias=True, out_bias=True)),
+        replace(plain, kinds=kinds, short_convolution=ShortConvolution(8, bias=True)),
     )
-    layout = spec.to_json() + repr({name: parameter.shape for name, parameter in parameter_table(spec).items()})
+    shapes = [{name: parameter.shape for name, parameter in parameter_table(spec).items()} for spec in specs]
+    layout = "".join(spec.to_json() + repr(each) for spec, each in zip(specs, shapes, strict=True))
     assert hashlib.sha256(layout.encode()).hexdigest()[:16] == LAYOUT_OF_VERSION[checkpoint.VERSION]
 
 

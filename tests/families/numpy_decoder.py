@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, NormKind, Rope
+from tests.families.numpy_recurrence import recurrent
 
 Parameters = Mapping[str, np.ndarray]
 Get = Callable[[str], np.ndarray | None]
@@ -80,29 +81,48 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray, kept: Kept
         return _norm(spec, get, name, y)
 
     def attention(y: np.ndarray) -> np.ndarray:
-        q, kept[number] = _projected(spec, kind, get, y, kept.get(kind.reads if kind.reads is not None else -1))
-        return _times(_attention(spec, kind, get, q, *kept[number]), get("attention_scale"))
+        def attend(y: np.ndarray) -> np.ndarray:
+            q, kept[number] = _projected(spec, kind, get, y, kept.get(kind.reads if kind.reads is not None else -1))
+            return _attention(spec, kind, get, q, *kept[number])
+
+        return _times(_mixed(spec, kind, get, y, attend), get("attention_scale"))
 
     def mlp(y: np.ndarray) -> np.ndarray:
-        return _times(_feed_forward(spec, kind, get, y, stream), get("mlp_scale"))
+        return _times(spec.mlp_scale * _feed_forward(spec, kind, get, y, stream), get("mlp_scale"))
 
-    factor, stream = spec.residual_scale, x  # what experts beside an MLP read, see the last block
-    if spec.block == "parallel":
+    factor, block, stream = spec.residual_scale, spec.block_of(kind), x  # what experts beside an MLP read, see the last
+    if not kind.feed_forward or kind.mixer == "none":
+        assert block == "sequential"
+        name, branch = ("attention_norm", attention) if kind.mixer != "none" else ("mlp_norm", mlp)
+        return x + factor * branch(norm(name, x))
+    if block == "parallel":
         y = norm("attention_norm", x)
         return x + factor * (attention(y) + mlp(y))
-    if spec.block == "parallel_norms":
+    if block == "parallel_norms":
         return x + factor * (attention(norm("attention_norm", x)) + mlp(norm("mlp_norm", x)))
-    if spec.block == "sequential":
+    if block == "sequential":
         x = x + factor * attention(norm("attention_norm", x))
         return x + factor * mlp(norm("mlp_norm", x))
-    if spec.block == "post_norm":
+    if block == "post_norm":
         x = norm("attention_norm", x + factor * attention(x))
         return norm("mlp_norm", x + factor * mlp(x))
-    if spec.block == "branch_norm":
+    if block == "branch_norm":
         x = x + factor * norm("attention_norm", attention(x))
         return x + factor * norm("mlp_norm", mlp(x))
     x = stream = x + factor * norm("attention_post_norm", attention(norm("attention_norm", x)))
     return x + factor * norm("mlp_post_norm", mlp(norm("mlp_norm", x)))
+
+
+def _mixed(
+    spec: ModelSpec, kind: LayerKind, get: Get, y: np.ndarray, attend: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    if kind.mixer == "attention":
+        return attend(y)
+    if kind.mixer == "recurrence":
+        return recurrent(spec, get, y)
+    scales = spec.beside
+    attended = scales.attention_out * attend(scales.attention_in * y)
+    return attended + scales.recurrence_out * recurrent(spec, get, scales.recurrence_in * y)
 
 
 def _times(branch: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
@@ -295,9 +315,9 @@ def _mlp(spec: ModelSpec, get: Get, x: np.ndarray) -> np.ndarray:
     inner = _linear(get, "gate_up", x)  # [T, 1 or 2, ffn]
     if spec.clamped_gate is not None:
         limit = spec.clamped_gate.limit
-        gate, up = np.minimum(inner[:, 0], limit), np.maximum(np.minimum(inner[:, 1], limit), -limit)
+        gate, up = np.minimum(spec.gate_scale * inner[:, 0], limit), np.maximum(np.minimum(inner[:, 1], limit), -limit)
         return _linear(get, "down", (1 + up) * gate / (1 + np.exp(-spec.clamped_gate.alpha * gate)))
-    active = ACTIVATIONS[spec.activation](inner[:, 0])
+    active = ACTIVATIONS[spec.activation](spec.gate_scale * inner[:, 0])
     return _linear(get, "down", active * inner[:, 1] if spec.gated else active)
 
 

@@ -1,6 +1,6 @@
 """Models that keep states in the whole engine: states survive chunks, neighbours, preemption and reuse of their place.
 
-Mamba's lie in pages, those of Qwen 3.5's linear attention in slots.
+Mamba's lie in pages; in slots those of Qwen 3.5's linear attention and Granite 4's Mamba 2, and what LFM2 convolves.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,10 @@ TEXT = "The quick brown fox"
 REQUESTS = [ask(n, prompt(1 + 2 * n, seed=n), max_tokens=6 + n % 5, temperature=n % 3 / 2) for n in range(33)]
 
 
-@pytest.fixture(scope="module", params=["mamba", "falcon_mamba", "qwen3_5"])
+NAMES = ("mamba", "falcon_mamba", "qwen3_5", "granite_hybrid", "lfm2_moe", "nemotron_h", "falcon_h1")
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param  # type: ignore[no-any-return]
 
@@ -57,8 +60,8 @@ def test_tokens_are_the_same_alone_and_among_32_neighbours(engine: Engine, expec
 
 def test_a_state_that_was_left_is_never_read(engine: Engine, expected: Answers) -> None:
     """All places hold NaN, the sink too. Neither a sequence that begins nor the padding of a step reads it."""
-    *pages, inputs, states = engine.runner.state.layers
-    engine.runner.state.layers = (*pages, *(jnp.full_like(cache, jnp.nan) for cache in (inputs, states)))
+    caches, kept = engine.runner.state.layers, len(engine.runner.shapes.spec.kept) or 2
+    engine.runner.state.layers = (*caches[:-kept], *(jnp.full_like(cache, jnp.nan) for cache in caches[-kept:]))
     assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
 
 

@@ -11,12 +11,15 @@ from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import (
     Activation,
     Attention,
+    Beside,
     Block,
     ClampedGate,
     Embedding,
     Experts,
     Head,
     LayerKind,
+    LinearAttention,
+    Mamba2,
     ModelSpec,
     Norm,
     NormKind,
@@ -24,6 +27,7 @@ from jaxengine.architecture.model import (
     QueryScale,
     Rope,
     Routing,
+    ShortConvolution,
 )
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
@@ -153,6 +157,43 @@ def random_latent_spec(seed: int) -> ModelSpec:
     return replace(spec, **sizes, attention=attention, kinds=kinds, experts=experts)
 
 
+RECURRENCES: list[dict[str, Any]] = [
+    {"linear_attention": LinearAttention(6, 2, 5, 4, kernel=2, most_rate=2.0, eps=0.1)},
+    {"linear_attention": LinearAttention(2, 2, 4, 7)},
+    {"mamba2": Mamba2(6, 5, 3, 4, bias=True, most_step=0.9, least_step=0.2)},
+    {"mamba2": Mamba2(4, 6, 2, 3, 2, "norm_first", out_bias=True, conv_bias=False, scales=(0.5, 2.0, 0.7, 1.2, 0.8))},
+    {"mamba2": Mamba2(4, 6, 1, 3, norm="none")},
+    {"short_convolution": ShortConvolution(20)},
+    {"short_convolution": ShortConvolution(28, 2, bias=True)},
+]
+
+
+def random_hybrid(seed: int) -> ModelSpec:
+    """A spec with random sizes and switches, and layers of every kind of mixer."""
+    spec, draw = random_spec(seed), random.Random(seed)
+    experts = spec.experts is not None
+    kinds = (
+        LayerKind(
+            None, experts=experts, mixer="recurrence", block=draw.choice(["sequential", "sandwich", "post_norm"])
+        ),
+        replace(spec.kinds[0], experts=False, mixer=draw.choice(["both", "attention"]), block="branch_norm"),
+        LayerKind(None, mixer="recurrence", feed_forward=False),
+        replace(spec.kinds[0], experts=False, mixer="both", feed_forward=False),
+        LayerKind(None, experts=experts, mixer="none"),
+    )
+    scales = {} if experts else {"gate_scale": 0.7, "mlp_scale": 1.3}
+    beside = Beside(*(draw.choice([1.0, 0.6, 1.5]) for _ in range(4)))
+    return replace(
+        spec,
+        block="sequential",
+        num_layers=5,
+        kinds=kinds,
+        beside=beside,
+        **scales,
+        **RECURRENCES[seed % len(RECURRENCES)],
+    )
+
+
 SEEDS = range(110, 122)  # the first twelve that show every choice
 LATENT_SEEDS = SEEDS[1:7]
 
@@ -177,6 +218,12 @@ def test_random_switches_compute_what_numpy_does(seed: int) -> None:
 def test_random_latents_compute_what_numpy_does(seed: int) -> None:
     """Which caches none, and makes keys and values of them for each head."""
     compare_with_numpy(RandomSource(random_latent_spec(seed), seed), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(7))
+def test_random_layers_that_keep_states_compute_what_numpy_does(seed: int) -> None:
+    compare_with_numpy(RandomSource(random_hybrid(seed), seed), seed)
 
 
 def test_every_choice_is_drawn() -> None:
@@ -210,5 +257,5 @@ def test_every_choice_is_drawn() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_spec_survives_json(seed: int) -> None:
-    spec = random_spec(seed)
-    assert ModelSpec.from_json(spec.to_json()) == spec
+    for spec in (random_spec(seed), random_hybrid(seed)):
+        assert ModelSpec.from_json(spec.to_json()) == spec

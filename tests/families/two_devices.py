@@ -33,6 +33,7 @@ OTHERS: dict[str, int] = {
 EVEN = {"galactica": {"num_attention_heads": 4}, "gemma": {"num_key_value_heads": 2}, "gpt_neo": {"num_layers": 2}}
 EVEN |= {"helium": {"head_dim": 16}, "gemma4_text": {"num_hidden_layers": 5}, "gemma4_moe": {"num_hidden_layers": 5}}
 EVEN |= {"gemma4_e2b": {"num_hidden_layers": 8, "num_key_value_heads": 1}}
+EVEN |= {"qwen3_5": {"num_hidden_layers": 4}}
 FURTHER = ("gemma4_e2b", "gemma4_moe")  # of a model_type whose first checkpoint shows less than half of it
 
 

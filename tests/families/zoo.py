@@ -202,6 +202,51 @@ ZOO |= {
     "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
     | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
 }
+MAMBA, ATTENTION, LINEAR_ATTENTION, CONV = "mamba", "attention", "linear_attention", "conv"
+MAMBA2 = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 3, "mamba_chunk_size": 8}
+GRANITE = {"embedding_multiplier": 3.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3, "logits_scaling": 4.0}
+FALCON_H1 = {
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.5,
+    "key_multiplier": 0.6,
+    "mlp_multipliers": [0.7, 1.4],
+}
+FALCON_H1 |= {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.2}
+FALCON_H1 |= {"ssm_out_multiplier": 0.9, "ssm_multipliers": [0.8, 1.1, 0.7, 1.2, 0.5], "mamba_d_ssm": 128}
+NEMOTRON = {"model_type": "nemotron_h", **IDS, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+NEMOTRON |= {"head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2}
+NEMOTRON |= {"ssm_state_size": 10, "max_position_embeddings": 128}
+ZOO |= {
+    "bamba": _like_llama("bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA2, time_step_limit=[0.0, 1.0]),
+    "falcon_h1": _like_llama("falcon_h1", **MAMBA2, **FALCON_H1),
+    "falcon_h1_normed": _like_llama("falcon_h1", **MAMBA2, **FALCON_H1)
+    | {"mamba_rms_norm": True, "mamba_norm_before_gate": True, "mamba_d_ssm": 96}
+    | {"projectors_bias": True, "mamba_proj_bias": True, "attention_bias": True},
+    "granite_hybrid": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=0, **MAMBA2, **GRANITE)
+    | {"shared_intermediate_size": 112, "layer_types": [MAMBA, ATTENTION, MAMBA], "mamba_proj_bias": True}
+    | {"time_step_limit": [0.3, 1.5]},
+    "granite_hybrid_moe": _like_llama("granitemoehybrid", num_hidden_layers=3, num_local_experts=4, **MAMBA2, **GRANITE)
+    | {"intermediate_size": 32, "shared_intermediate_size": 48, "layer_types": [ATTENTION, MAMBA, ATTENTION]}
+    | {"mamba_n_groups": 1, "position_embedding_type": "rope", "mamba_conv_bias": False},
+    "lfm2": _like_llama("lfm2", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], tie_word_embeddings=False)
+    | {"block_multiple_of": 32, "conv_bias": True, "conv_L_cache": 4},
+    "lfm2_moe": _like_llama("lfm2_moe", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], num_experts=6)
+    | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1, "routed_scaling_factor": 1.5},
+    "nemotron_h": {**NEMOTRON, "layers_block_type": [MAMBA, "moe", ATTENTION, "mlp"], "time_step_min": 0.3}
+    | {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2}
+    | {"moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5},
+    "nemotron_h_dense": {
+        **NEMOTRON,
+        "layers_block_type": ["mlp", MAMBA, ATTENTION],
+        "use_bias": True,
+        "mlp_bias": True,
+    },
+    "olmo_hybrid": _like_llama("olmo_hybrid", num_hidden_layers=3, rms_norm_eps=1e-3, **LINEAR)
+    | {"layer_types": [LINEAR_ATTENTION, FULL, LINEAR_ATTENTION], "linear_value_head_dim": 6},
+    "olmo_hybrid_nope": _like_llama("olmo_hybrid", num_hidden_layers=3, rope_parameters=_rope() | {"rope_theta": None})
+    | {**LINEAR, "layer_types": [LINEAR_ATTENTION, FULL, LINEAR_ATTENTION], "linear_value_head_dim": 6}
+    | {"linear_allow_neg_eigval": False},
+}
 STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
 ZOO |= {
     "mamba": {"model_type": "mamba", **STATE_SPACE, "time_step_rank": 6},

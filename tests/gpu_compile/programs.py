@@ -47,6 +47,7 @@ from tests.shapes import (
     GLM_4_7_FLASH,
     GPT2,
     GPT_OSS_20B,
+    GRANITE_4_SMALL,
     H200,
     LLAMA3_2_11B,
     LLAMA_8B,
@@ -70,6 +71,7 @@ def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
 # Each of eight devices has a copy of the one head that is cached, as `replicate_heads` makes them.
 DEEPSEEK_TP8 = dataclasses.replace(cut(DEEPSEEK_V3, 2), num_kv_heads=8, kinds=DEEPSEEK_V3.kinds[2:4])
 FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
+GRANITE = dataclasses.replace(GRANITE_4_SMALL, num_layers=4, kinds=GRANITE_4_SMALL.kinds[3:7])  # the third attends
 # The same with LLaVA-NeXT's eyes, and with Qwen2.5-VL's and its rope.
 SEEING = dataclasses.replace(FOUR_LAYERS, vision=LLAVA_NEXT_7B.vision)
 BY_AXES = dataclasses.replace(FOUR_LAYERS, kinds=(LayerKind(Rope(theta=1e6, axes=(16, 24, 24))),), vision=QWEN2_5_EYES)
@@ -345,6 +347,9 @@ PROGRAMS = {
     "copy_slots": copy_slots,
     "decode_qwen3_5": lambda: decode(cut(QWEN3_5_27B), 1),
     "mixed_qwen3_5": lambda: mixed(cut(QWEN3_5_27B), 1),
+    "decode_granite_4": lambda: decode(GRANITE, 1),
+    "mixed_granite_4": lambda: mixed(GRANITE, 1),
+    "decode_granite_4_tp2": lambda: decode(GRANITE, 2),
     "decode_qwen3_5_tp2": lambda: decode(cut(QWEN3_5_27B), 2),
     "copy_pages": copy_pages,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),

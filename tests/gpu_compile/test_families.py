@@ -1,14 +1,15 @@
 """What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
 layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window), gpt-oss (sinks, experts in MXFP4),
-GLM 4.5 (experts chosen by sigmoid, beside a shared one), Qwen 3.5 (linear attention in three of four layers), T5 (an
-encoder, relative positions) and Gemma 4 (heads of 256 and 512 in parts of a page, layers that read the keys of others).
+GLM 4.5 (experts chosen by sigmoid, beside a shared one), Qwen 3.5 (linear attention in three of four layers), Granite 4
+(Mamba 2, and experts), T5 (an encoder, relative positions) and Gemma 4 (heads of 256 and 512 in parts of a page, layers
+that read the keys of others).
 """
 
 import pytest
 
 from tests.gemma4_shapes import GEMMA4_26B_A4B, GEMMA4_E2B
 from tests.gpu_compile.conftest import FactsByProgram
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, PHI2, PHI3_MINI, QWEN3_5_27B
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GLM_4_5_AIR, GPT_OSS_20B, GRANITE_4_SMALL, PHI2, PHI3_MINI, QWEN3_5_27B
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,8 @@ MODELS = {
     "decode_qwen3_5": QWEN3_5_27B,
     "mixed_qwen3_5": QWEN3_5_27B,
     "decode_qwen3_5_tp2": QWEN3_5_27B,
+    "decode_granite_4": GRANITE_4_SMALL,
+    "decode_granite_4_tp2": GRANITE_4_SMALL,
     "encode_t5": FLAN_T5_XL,
     "decode_t5": FLAN_T5_XL,
     "mixed_t5": FLAN_T5_XL,
@@ -73,6 +76,11 @@ def test_a_layer_with_linear_attention_is_few_kernels(facts: FactsByProgram) -> 
 
 def test_split_linear_attention_only_sums_where_attention_does(facts: FactsByProgram) -> None:
     assert facts["decode_qwen3_5_tp2"]["collectives"] == {"all-reduce": 2 * 4 + 1}
+
+
+def test_split_mamba_2_sums_for_its_norm_too(facts: FactsByProgram) -> None:
+    """Three of the four layers have a norm over all heads; B and C are made on each device."""
+    assert facts["decode_granite_4_tp2"]["collectives"] == {"all-reduce": 2 * 4 + 1 + 3}
 
 
 def test_slots_are_copied_in_place(facts: FactsByProgram) -> None:

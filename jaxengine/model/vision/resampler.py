@@ -52,8 +52,8 @@ class Resampler(nnx.Module):
         keys, values = scratch(self.spec, [whole], context.dtype, self.device)
         stream = ResidualStream(jnp.tile(latents.astype(context.dtype), (lengths.size, 1)))
         for layer, norm in zip(self.layers, self.context_norms, strict=True):
+            assert isinstance(layer.attention, Attention) and layer.attention_norm is not None
             order = layer.attention_norm.order  # the product takes its inputs in this order
-            assert isinstance(layer.attention, Attention)
             qkv = layer.attention.projected(in_order(norm(context), None if order is None else order[...]))
             keys, values = write(keys, qkv[:, :, -2], read), write(values, qkv[:, :, -1], read)
             stream, keys, values = run_layer(layer, stream, keys, values, None, AttentionBias(), batch)

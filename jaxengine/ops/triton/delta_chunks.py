@@ -21,12 +21,14 @@ F32 = jax.lax.DotAlgorithmPreset.F32_F32_F32
 TF32, TF32_X3 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
-def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: bool) -> tuple[Array, Array]:
+def delta_rule(
+    inputs: DeltaInputs, states: Array, batch: StepBatch, corrects: bool, interpret: bool
+) -> tuple[Array, Array]:
     """As `triton.delta_rule` has it, for a ragged step."""
     heads, group, width = inputs.values.shape[1:]
     starts, slots = row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
-        partial(_kernel, interpret),
+        partial(_kernel, corrects, interpret),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.values.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -35,7 +37,7 @@ def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: 
         input_output_aliases={1: 1},
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
-        name="delta_chunks",
+        name="delta_chunks" if corrects else "mamba2_chunks",
     )(layer_of(batch), states, starts, slots, batch.position, inputs)
     real = jnp.arange(len(y)) < batch.tokens
     return jnp.where(real[:, None, None, None], y, 0), states
@@ -52,6 +54,7 @@ class _Part(NamedTuple):
 
 
 def _kernel(
+    corrects: bool,
     interpret: bool,
     layer: Any,
     states: Any,
@@ -75,11 +78,13 @@ def _kernel(
         at: Any = (layer[0], slots[row], *part.head, line[:, None], column[None, :])
         s = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)  # [D, COLUMNS]
         chunks = (end - first + CHUNK - 1) // CHUNK
-        s = jax.lax.fori_loop(0, chunks, partial(_chunk, interpret, inputs, y, part, first, end), s)
+        s = jax.lax.fori_loop(0, chunks, partial(_chunk, corrects, interpret, inputs, y, part, first, end), s)
         plt.store(new_states.at[at], s, mask=both)
 
 
-def _chunk(interpret: bool, inputs: Any, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array) -> Array:
+def _chunk(
+    corrects: bool, interpret: bool, inputs: Any, y: Any, part: _Part, first: Array, end: Array, i: Array, s: Array
+) -> Array:
     """s [D, COLUMNS] after one chunk more. Behind the row's end tokens are zeros, and change nothing."""
     token = first + i * CHUNK + jnp.arange(CHUNK)
     real = token < end
@@ -96,7 +101,7 @@ def _chunk(interpret: bool, inputs: Any, y: Any, part: _Part, first: Array, end:
     )
     precision = TF32_X3 if inputs.keys.dtype == jnp.float32 else TF32
     products = Products(partial(_product, precision, interpret), partial(_product, F32, interpret))
-    made, s = chunk_step(chunk, s, products, inputs.keys.shape[2])
+    made, s = chunk_step(chunk, s, products, inputs.keys.shape[2], corrects)
     plt.store(y.at[of_values], made, mask=values)
     return s
 

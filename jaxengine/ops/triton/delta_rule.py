@@ -1,12 +1,13 @@
-"""The gated delta rule of a decode step: a program takes some columns of a value head's states one token on.
+"""The gated delta rule of a decode step, or Mamba 2: a program takes some columns of a head's states one token on.
 
 Each column of the states is computed from its own value alone. A program reads and writes its states once, in place.
 Rows of several tokens are computed in chunks, see `delta_chunks`.
 
 Lower bound on an H200 (4.3 TB/s measured) per layer of Qwen3.5-27B (48 value heads of 128 x 128 states): a row moves
-6 MiB, 128 rows 805 MB in 187 us.
+6 MiB, 128 rows 805 MB in 187 us; of Granite 4 Small (128 heads of 128 x 64 states) 8 MiB and 250 us.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,18 +24,21 @@ COLUMNS = 8  # of a program: with 128 rows of states a lane of its warp has 32 n
 WARPS = 1
 
 
-def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: bool = False) -> tuple[Array, Array]:
+def delta_rule(
+    inputs: DeltaInputs, states: Array, batch: StepBatch, corrects: bool = True, interpret: bool = False
+) -> tuple[Array, Array]:
     """states [L, slots, K, G, D, V], overwritten in place → y f32 [T, K, G, V], 0 for padding in a ragged step, and
     the states.
 
     Args:
+        corrects: it is the delta rule; else Mamba 2.
         interpret: run the kernel as plain JAX, on any device.
     """
     if batch.ragged:
-        return delta_chunks.delta_rule(inputs, states, batch, interpret)
+        return delta_chunks.delta_rule(inputs, states, batch, corrects, interpret)
     heads, group, width = inputs.values.shape[1:]
     y, states = pl.pallas_call(
-        _kernel,
+        partial(_kernel, corrects),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.values.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -43,12 +47,21 @@ def delta_rule(inputs: DeltaInputs, states: Array, batch: StepBatch, interpret: 
         input_output_aliases={1: 1},
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
-        name="delta_rule",
+        name="delta_rule" if corrects else "mamba2",
     )(layer_of(batch), states, batch.page, batch.position, inputs)
     return y, states
 
 
-def _kernel(layer: Any, states: Any, slots: Any, positions: Any, inputs: Any, y: Any, new_states: Any) -> None:
+def _kernel(
+    corrects: bool,
+    layer: Any,
+    states: Any,
+    slots: Any,
+    positions: Any,
+    inputs: Any,
+    y: Any,
+    new_states: Any,
+) -> None:
     group, size, width = states.shape[3:]
     token, head = pl.program_id(2), (pl.program_id(1) // group, pl.program_id(1) % group)
     column = pl.program_id(0) * COLUMNS + jnp.arange(COLUMNS)
@@ -62,9 +75,10 @@ def _kernel(layer: Any, states: Any, slots: Any, positions: Any, inputs: Any, y:
         for each in (inputs.queries, inputs.keys)
     )
     v = plt.load(inputs.values.at[token, *head, column], mask=mine, other=0.0).astype(jnp.float32)
-    q, k = (each * jax.lax.rsqrt((each * each).sum() + EPS) for each in (q, k))
     s = s * jnp.exp(inputs.decay[token, *head])
-    change = inputs.rate[token, *head] * (v - (k[:, None] * s).sum(0))  # [COLUMNS]
-    s = s + k[:, None] * change[None, :]
-    plt.store(y.at[token, *head, column], (q[:, None] * s).sum(0) * size**-0.5, mask=mine)
+    if corrects:
+        q, k = (each * jax.lax.rsqrt((each * each).sum() + EPS) for each in (q, k))
+        q, v = q * size**-0.5, v - (k[:, None] * s).sum(0)
+    s = s + k[:, None] * (inputs.rate[token, *head] * v)[None, :]
+    plt.store(y.at[token, *head, column], (q[:, None] * s).sum(0), mask=mine)
     plt.store(new_states.at[at], s, mask=both)

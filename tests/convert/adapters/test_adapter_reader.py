@@ -42,6 +42,7 @@ FUSED = ("bloom", "codegen", "falcon_40b", "gpt2", "gpt_bigcode", "gpt_neox", "m
 OF_LAYERS = ("qkv", "out", "gate_up", "down", "cross_q", "cross_kv", "cross_out", "router", "shared_gate")
 OF_LAYERS += ("shared_gate_up", "shared_down", "in_proj", "x_proj", "dt_proj", "out_proj")
 OF_LAYERS += ("head_gate", "linear_in", "linear_gate", "linear_rates", "linear_out")
+OF_LAYERS += ("mamba_in", "mamba_shared", "mamba_rates", "mamba_out", "short_in", "short_out")
 
 
 def matrices_of_layers(spec: ModelSpec) -> tuple[str, ...]:
@@ -193,6 +194,8 @@ def test_a_gguf_file_takes_the_adapters_of_the_checkpoint_that_it_was_made_of(
         "gpt_oss",
         "qwen3_5",
         "qwen3_next",
+        "granite_hybrid",
+        "lfm2",
     ],
 )
 def test_it_is_what_merging_makes_of_other_layouts(name: str, zoo: Checkpoints) -> None:

@@ -50,6 +50,13 @@ def test_a_layer_is_found_in_its_pair_and_replaced_there() -> None:
     assert keys.max() == 1 and values.max() == 2
 
 
+def test_what_layers_keep_with_their_states_lies_behind_the_pairs() -> None:
+    caches = LayerCaches([jnp.zeros((size, 1)) for size in (3, 3, 2, 2, 2)], kept=3)
+    assert [caches.of_layer(layer)[2] for layer in range(4)] == [0, 1, 2, 0]
+    caches.replace_kept([each + 1 for each in caches.kept])
+    assert [float(each.max()) for each in caches.arrays] == [0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize(("kind", "name"), [("tiny", "llama2_gqa"), ("seq2seq", "flan_t5")])
 def test_an_engine_answers_the_same_from_more_arrays(
     kind: str, name: str, request: pytest.FixtureRequest, compile_cache: None, monkeypatch: pytest.MonkeyPatch
