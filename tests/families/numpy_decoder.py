@@ -195,7 +195,8 @@ def _attention(
     heads, sinks = np.zeros((*q.shape[:3], values.shape[-1])), get("sinks")
     for j in range(q.shape[1]):
         for g in range(q.shape[2]):
-            slope = spec.attention.alibi[j * spec.group + g] if spec.attention.alibi else 0.0
+            head = j * q.shape[2] + g
+            slope = spec.attention.alibi[head] if spec.attention.alibi else 0.0
             for i in range(len(q)):
                 first = max(0, i + 1 - kind.window) if kind.window else 0
                 score = scale * keys[first : i + 1, j] @ q[i, j, g]
@@ -203,7 +204,7 @@ def _attention(
                     score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
                 score = score + _alibi(spec, slope, i, np.arange(first, i + 1), scale)
                 weight = np.exp(score)
-                sink = 0.0 if sinks is None else math.exp(sinks[j, g])
+                sink = 0.0 if sinks is None else math.exp(sinks.flat[head])
                 heads[i, j, g] = weight / (weight.sum() + sink) @ values[first : i + 1, j]
     out, bias = get("out"), get("out_bias")
     assert out is not None
