@@ -35,6 +35,8 @@ from jaxengine.sharding import SPLIT
 
 PROJECTIONS = {"qkv", "q", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
 PROJECTIONS |= {"q_a", "kv_a"}  # of latents
+PROJECTIONS |= {"linear_in", "linear_gate", "linear_out", "head_gate"}  # of layers that keep states
+PROJECTIONS |= {"mamba_in", "mamba_out", "short_in", "short_out"}  # likewise
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
 
 

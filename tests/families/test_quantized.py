@@ -76,6 +76,8 @@ def logits(source: ParameterSource, name: str, quantize: str | None = None) -> n
         pytest.param("gpt_oss", "int8", id="experts with biases"),
         ("falcon_mamba", "fp8"),
         pytest.param("qwen3_5", "int8", id="linear attention"),
+        pytest.param("granite_hybrid", "int8", id="mamba 2"),
+        pytest.param("lfm2", "fp8", id="short convolutions"),
         pytest.param("t5_deep_encoder", "int8", id="encoder and decoder"),
     ],
 )

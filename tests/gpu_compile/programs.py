@@ -350,6 +350,7 @@ PROGRAMS = {
     "decode_granite_4": lambda: decode(GRANITE, 1),
     "mixed_granite_4": lambda: mixed(GRANITE, 1),
     "decode_granite_4_tp2": lambda: decode(GRANITE, 2),
+    "decode_qwen3_5_int4": lambda: decode(cut(QWEN3_5_27B), 1, quantize="int4"),
     "decode_qwen3_5_tp2": lambda: decode(cut(QWEN3_5_27B), 2),
     "copy_pages": copy_pages,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),

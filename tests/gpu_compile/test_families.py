@@ -28,6 +28,7 @@ MODELS = {
     "mixed_glm_tp8": GLM_4_5_AIR,
     "decode_qwen3_5": QWEN3_5_27B,
     "mixed_qwen3_5": QWEN3_5_27B,
+    "decode_qwen3_5_int4": QWEN3_5_27B,
     "decode_qwen3_5_tp2": QWEN3_5_27B,
     "decode_granite_4": GRANITE_4_SMALL,
     "decode_granite_4_tp2": GRANITE_4_SMALL,
