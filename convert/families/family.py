@@ -19,7 +19,8 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors, equal
 from convert.mapping.recipes import Layout, checkpoint_names
 from convert.mapping.renamed_tensors import RenamedTensors
-from jaxengine.architecture.model import MAX_WIDTH, Activation, Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import Activation, Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model_checks import MAX_WIDTH
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",

@@ -9,7 +9,8 @@ from convert.config.config import Config
 from convert.families.family import Family, refuse
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
-from jaxengine.architecture.model import MAX_LAYERS, Cross, LayerKind, ModelSpec
+from jaxengine.architecture.model import Cross, LayerKind, ModelSpec
+from jaxengine.architecture.model_checks import MAX_LAYERS
 from jaxengine.architecture.switches import Gates
 
 GATES: Mapping[str, Gates] = {"float": "number", "vector": "vector"}

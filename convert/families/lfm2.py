@@ -6,7 +6,8 @@ from convert.config.config import Config
 from convert.config.rope import FULL
 from convert.families.family import Family, with_experts
 from convert.families.llama import BUFFERS, llama_spec
-from jaxengine.architecture.model import MAX_WIDTH, Attention, Experts, LayerKind, ModelSpec, QKNorm, ShortConvolution
+from jaxengine.architecture.model import Attention, Experts, LayerKind, ModelSpec, QKNorm, ShortConvolution
+from jaxengine.architecture.model_checks import MAX_WIDTH
 
 CONV = "conv"
 LAYER = "model.layers.{i}."

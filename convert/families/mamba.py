@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from convert.config.config import Config
 from convert.families.family import Family, refuse
-from jaxengine.architecture.model import MAX_WIDTH, Head, LayerKind, ModelSpec, Norm, StateSpace
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm, StateSpace
+from jaxengine.architecture.model_checks import MAX_WIDTH
 
 LAYER = "backbone.layers.{i}."
 MIXER = LAYER + "mixer."

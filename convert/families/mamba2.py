@@ -6,7 +6,8 @@ from typing import Any
 
 from convert.config.config import Config
 from convert.config.rope import FULL
-from jaxengine.architecture.model import MAX_WIDTH, LayerKind, ModelSpec
+from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.architecture.model_checks import MAX_WIDTH
 from jaxengine.architecture.recurrence import Mamba2
 
 INFINITE, WRITTEN_INFINITY = math.inf, {"__float__": "Infinity"}  # as transformers 5 writes it

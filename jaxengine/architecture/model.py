@@ -7,7 +7,6 @@ the scheduler can read it. `convert/families` maps each family of checkpoints on
 
 import dataclasses
 import json
-import math
 import re
 import types
 import typing
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxengine.architecture.latent import Latent
+from jaxengine.architecture.model_checks import check_model
 from jaxengine.architecture.recurrence import Kept, LinearAttention, Mamba2, Recurrence, ShortConvolution
 from jaxengine.architecture.switches import (
     Activation,
@@ -76,13 +76,6 @@ __all__ = [
 ]
 
 
-MAX_LAYERS = 4096  # with 10 million of them a plan took more than 100 s to say anything
-
-MAX_WIDTH = 2**20  # numbers of a hidden state, and of all heads of a token; known models have less than a tenth of it
-MAX_EXPERTS = 2**18  # of all layers
-MAX_LEARNED = 2**24  # learned positions
-
-
 @dataclass(frozen=True)
 class ModelSpec:
     """A transformer decoder, with or without an encoder, or a stack of state spaces.
@@ -135,147 +128,7 @@ class ModelSpec:
     cache_scales: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        attention = () if self.state_space else ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
-        for name in ("vocab_size", "hidden_size", "num_layers", *attention, "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_layers > MAX_LAYERS:
-            raise ValueError(f"num_layers must be at most {MAX_LAYERS}, got {self.num_layers}")
-        self._check_sizes()
-        if not 0 <= self.head.tokens <= self.vocab_size:
-            raise ValueError(f"{self.head.tokens} tokens in a vocabulary of {self.vocab_size}")
-        if self.num_heads % max(1, self.num_kv_heads):
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if not 1 <= len(self.kinds) <= self.num_layers:
-            raise ValueError(f"{len(self.kinds)} kinds of layers for {self.num_layers} layers")
-        if self.attention.alibi and len(self.attention.alibi) != self.num_heads:
-            raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
-        if self.experts is None and any(kind.experts for kind in self.kinds):
-            raise ValueError("layers have experts, the model describes none")
-        if self.recurrence is None and any(kind.recurrent for kind in self.kinds):
-            raise ValueError("layers keep states, and the model describes none")
-        if sum(each is not None for each in (self.linear_attention, self.mamba2, self.short_convolution)) > 1:
-            raise ValueError("layers keep states of one kind, the model describes several")
-        if not any(kind.attends for kind in self.kinds):
-            raise ValueError("a model has layers with attention among those without")
-        if self.recurrent_layers and self.encoder is not None:
-            raise ValueError("layers that keep states stand behind no encoder")
-        for kind in self.kinds:
-            if (kind.mixer != "attention" or not kind.feed_forward) and self.block_of(kind).startswith("parallel"):
-                raise ValueError(
-                    f"a layer whose mixer is {kind.mixer}, or without an MLP, is not {self.block_of(kind)}"
-                )
-        if (self.gate_scale, self.mlp_scale) != (1, 1) and any(kind.experts for kind in self.kinds):
-            raise ValueError("what experts activate and add is not scaled")
-        if self.clamped_gate is not None and not self.gated:
-            raise ValueError("a clamped gate needs a gated MLP")
-        if self.encoder is not None:
-            self._check_encoder(self.encoder)
-        if self.vision is not None and self.vision.token >= self.vocab_size:
-            raise ValueError(f"image token {self.vision.token} is outside the vocabulary of {self.vocab_size}")
-        if self.cross_layers and (self.block != "sequential" or len(self.cross_layers) == self.num_layers):
-            raise ValueError("layers that attend to pictures are sequential, and stand among others")
-        if self.vision is not None and self.vision.cross:
-            self._check_seen(self.vision)
-        if len(self.cache_scales) not in (0, self.num_layers):
-            raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
-        if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
-            raise ValueError("cache_scales must be positive and finite")
-        if self.attention.latent is not None:
-            self._check_latent(self.attention, self.attention.latent)
-        for kind in self.kinds:
-            self._check_heads(kind)
-            self._check_rope(kind)
-        for layer in range(self.num_layers) if any(kind.reads is not None for kind in self.kinds) else ():
-            self._check_reads(layer)
-
-    def _check_heads(self, kind: LayerKind) -> None:
-        heads, dim = kind.kv_heads or self.num_kv_heads, kind.head_dim or self.head_dim
-        if self.num_heads % max(1, heads):
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of a layer's num_kv_heads {heads}")
-        if (wide := self.num_heads * dim) > MAX_WIDTH:
-            raise ValueError(f"num_heads times a layer's head_dim must be at most {MAX_WIDTH}, got {wide}")
-        if kind.ffn_size > MAX_WIDTH:
-            raise ValueError(f"a layer's ffn_size must be at most {MAX_WIDTH}, got {kind.ffn_size}")
-        if (kind.kv_heads or kind.head_dim) and (self.encoder or self.attention.alibi or self.attention.relative):
-            raise ValueError("layers with heads of their own have neither an encoder nor biases by distance")
-
-    def _check_reads(self, layer: int) -> None:
-        kind = self.kind(layer)
-        if kind.reads is None:
-            return
-        if not 0 <= kind.reads < layer:
-            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, which is not before it")
-        source, qk_norm = self.kind(kind.reads), self.attention.qk_norm
-        if source.reads is not None or source.cross is not None:
-            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, which has none of its own")
-        alike = ("window", "kv_heads", "head_dim")
-        if any(getattr(kind, name) != getattr(source, name) for name in alike):
-            raise ValueError(f"layer {layer} reads the keys of layer {kind.reads}, whose window or heads differ")
-        if self.encoder or self.attention.alibi or self.attention.relative or self.attention.sinks:
-            raise ValueError("layers that read the keys of others have neither an encoder, nor biases, nor sinks")
-        if self.attention.query_scale or self.attention.clip or (qk_norm and (qk_norm.over != "head" or qk_norm.bias)):
-            raise ValueError("layers that read the keys of others have queries that are normalised head by head alone")
-
-    def _check_sizes(self) -> None:
-        """What is computed for each row of a matrix, before any is compared with a checkpoint's, stays small."""
-        widths = {"hidden_size": self.hidden_size, "num_heads times head_dim": self.num_heads * self.head_dim}
-        if self.recurrence is not None:
-            widths["what a layer that keeps states makes of a token"] = self.recurrence.width
-        for name, width in widths.items():
-            if width > MAX_WIDTH:
-                raise ValueError(f"{name} must be at most {MAX_WIDTH}, got {width}")
-        if self.experts is not None and (experts := self.num_layers * self.experts.count) > MAX_EXPERTS:
-            raise ValueError(f"experts of all layers must be at most {MAX_EXPERTS}, got {experts}")
-        if self.embedding.positions and self.max_positions > MAX_LEARNED:
-            raise ValueError(f"learned positions must be at most {MAX_LEARNED}, got {self.max_positions}")
-
-    def _check_seen(self, vision: Vision) -> None:
-        if not self.cross_layers:
-            raise ValueError("no layer attends to the pictures that the model sees")
-        seen = vision.row_size(self.hidden_size)
-        for kind in self.kinds:
-            if kind.cross is not None and (kind.cross.width or self.hidden_size) != seen:
-                raise ValueError(f"layers attend to rows of width {kind.cross.width}, and pictures have {seen}")
-
-    def _check_encoder(self, encoder: Encoder) -> None:
-        if not 1 <= encoder.num_layers <= MAX_LAYERS:
-            raise ValueError(f"encoder num_layers must be 1 to {MAX_LAYERS}, got {encoder.num_layers}")
-        if not 0 <= encoder.start_token < self.vocab_size:
-            raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
-        if self.block not in ("sequential", "post_norm") or len(self.kinds) > 1:
-            raise ValueError("behind an encoder, layers are sequential or post_norm, and of one kind")
-
-    def _check_latent(self, attention: Attention, latent: Latent) -> None:
-        if self.head_dim != latent.head_dim:
-            raise ValueError(f"head_dim {self.head_dim} is not that of latent attention, {latent.head_dim}")
-        if latent.rank > MAX_WIDTH or self.num_heads * latent.value_dim > MAX_WIDTH:
-            raise ValueError(f"latent rank and num_heads times value_dim must be at most {MAX_WIDTH}")
-        if any(kind.rope is not None and kind.rope.dim != latent.rope_dim for kind in self.kinds):
-            raise ValueError(f"the rope of latent attention must turn its {latent.rope_dim} dimensions")
-        others = (attention.qk_norm, attention.clip, attention.relative, attention.query_scale)
-        if any(others) or self.encoder is not None or self.cross_layers:
-            raise ValueError(
-                "latent attention has no norm of queries and keys, no clip, no relative positions, no scale "
-                "of queries, and attends to nothing but the text"
-            )
-
-    def _check_rope(self, kind: LayerKind) -> None:
-        if kind.rope is None:
-            return
-        head_dim = kind.head_dim or self.head_dim
-        dim = kind.rope.dim or head_dim
-        if dim % 2:
-            raise ValueError(f"head_dim {dim} must be even to rotate")
-        if dim > head_dim:
-            raise ValueError(f"rope dim {dim} is more than head_dim {head_dim}")
-        if kind.rope.turning > dim // 2:
-            raise ValueError(f"rope turns {kind.rope.turning} pairs of {dim // 2}")
-        if kind.rope.axes is not None and sum(kind.rope.axes) != dim // 2:
-            raise ValueError(f"rope axes {kind.rope.axes} must sum to the {dim // 2} pairs that rotate")
-        for name in ("short_factors", "long_factors") if kind.rope.kind == "longrope" else ():
-            if len(getattr(kind.rope, name)) != dim // 2:
-                raise ValueError(f"rope {name} needs {dim // 2} entries, got {len(getattr(kind.rope, name))}")
+        check_model(self)
 
     @property
     def group(self) -> int:
