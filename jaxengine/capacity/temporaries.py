@@ -70,7 +70,7 @@ def _written_out(
 def _adapted_width(shapes: Shapes) -> int:
     """Elements of a token that adapters add to gate and up, beside the product itself."""
     adapted = shapes.adapters is not None and any(name.endswith(".gate_up") for name in shapes.adapters.targets)
-    return (2 if shapes.spec.gated else 1) * shapes.spec.ffn_size if adapted else 0
+    return (2 if shapes.spec.gated else 1) * _widest_mlp(shapes.spec) if adapted else 0
 
 
 def _width(spec: ModelSpec, devices: int) -> float:
@@ -86,8 +86,12 @@ def _width(spec: ModelSpec, devices: int) -> float:
         residuals += LINEAR * spec.recurrence.width / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
-    widest = max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
-    return residuals + (3 if spec.gated else 1) * widest / devices  # gate and up, and their product
+    return residuals + (3 if spec.gated else 1) * _widest_mlp(spec) / devices  # gate and up, and their product
+
+
+def _widest_mlp(spec: ModelSpec) -> int:
+    """Inner width of the widest layer's."""
+    return max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
 
 
 def _of_latents(spec: ModelSpec, latent: Latent) -> int:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.adaptation import Adaptable, AdapterShapes
+from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.capacity.temporaries import of_prompts
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.executor.shapes import Shapes
@@ -27,9 +28,10 @@ def estimate(
     devices: int = 1,
     dtype: str = "bfloat16",
     device: DeviceTraits = H200,
+    adapters: AdapterShapes | None = None,
 ) -> int:
     limits = replace(derive_limits(EngineOptions(max_total_tokens=8192), spec, H200), mixed_buckets=(tokens,))
-    shapes = Shapes(spec, limits, dtype, 4096, limits.page_size, 20, dtype)
+    shapes = Shapes(spec, limits, dtype, 4096, limits.page_size, 20, dtype, adapters)
     return of_prompts(shapes, devices, device, chosen_formats(spec, quantize, devices))
 
 
@@ -65,3 +67,11 @@ def test_experts_are_never_written_out() -> None:
     assert estimate(MIXTRAL, "int8", 2048) == estimate(MIXTRAL, None, 2048)
     few, matrix = MANY_TOKENS, 6144 * 4096 * 2
     assert estimate(MIXTRAL, "int8", few) == 2 * few * (3 * 4096 + 6144) + matrix
+
+
+def test_the_widest_layer_s_adapters_are_counted() -> None:
+    """As those of Gemma 4 E2B, whose last layers have MLPs twice as wide as the others."""
+    wide = replace(LLAMA_8B, kinds=(LayerKind(), LayerKind(ffn_size=2 * LLAMA_8B.ffn_size)))
+    adapters = AdapterShapes({"layers.1.gate_up": Adaptable((0, 1), 0)}, 4, 16, "bfloat16")
+    added = estimate(wide, None, 2048, adapters=adapters) - estimate(wide, None, 2048)
+    assert added == 2048 * 2 * (2 * LLAMA_8B.ffn_size) * 2
