@@ -187,13 +187,12 @@ class ModelSpec:
         return tuple(dict.fromkeys(sizes))
 
     def sized(self, kind: LayerKind) -> "ModelSpec":
-        """The same with the sizes that layers of `kind` have."""
+        """The same with the sizes that layers of `kind` have; what else its layers are does not count."""
         if not (kind.kv_heads or kind.head_dim or kind.ffn_size):
             return self
-        plain = replace(kind, kv_heads=0, head_dim=0, ffn_size=0, reads=None)
         return replace(
             self,
-            kinds=(plain,),
+            kinds=(LayerKind(None),),
             num_kv_heads=kind.kv_heads or self.num_kv_heads,
             head_dim=kind.head_dim or self.head_dim,
             ffn_size=kind.ffn_size or self.ffn_size,

@@ -1,9 +1,10 @@
 """What a step needs besides its arguments, without asking XLA: estimated from the sizes of its widest arrays.
 
-Three programs can be the largest. One is the longest step of prompts, at its widest in an MLP, or where a matrix in few
-bits is written out to be multiplied; one samples from the logits of a step, which it holds several times; and one
-encodes pictures. `tests/gpu_compile/test_temporaries.py` compares them with what XLA says for H200s: of dense models
-and mixtures of experts, on one GPU and on eight, in 16 bits and in few, of a state space, an encoder and a tower.
+Four programs can be the largest. One is the longest step of prompts, at its widest in an MLP, or where a matrix in few
+bits is written out to be multiplied; one samples from the logits of a step, which it holds several times; one encodes
+pictures; and one copies what layers keep of a few requests. `tests/gpu_compile/test_temporaries.py` compares the first
+three with what XLA says for H200s: of dense models and mixtures of experts, on one GPU and on eight, in 16 bits and in
+few, of a state space, an encoder and a tower.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,13 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
+from jaxengine.executor.compiler import COPIES
 from jaxengine.executor.shapes import Shapes
 from jaxengine.model.linear import weight_layout
 from jaxengine.model.vision.segments import PAGE, scratch_pages
 from jaxengine.ops.triton import dequantised
 from jaxengine.ops.triton.grouped import MANY_TOKENS
+from jaxengine.startup.memory import slot_bytes
 from jaxengine.weights.quantization import shared_sizes
 
 LOGITS_HELD = 7.4  # f32 arrays of all logits of a step's samples
@@ -35,7 +38,8 @@ def estimated_temporaries(
     shapes: Shapes, devices: int, device: DeviceTraits, formats: Mapping[str, WeightFormat]
 ) -> int:
     """Bytes on each of `devices`, which are like `device`; `formats` are those of the matrices that are quantised."""
-    return max(of_prompts(shapes, devices, device, formats), of_sampling(shapes), of_pictures(shapes, devices))
+    prompts, pictures = of_prompts(shapes, devices, device, formats), of_pictures(shapes, devices)
+    return max(prompts, of_sampling(shapes), pictures, of_copies(shapes, devices))
 
 
 def of_prompts(shapes: Shapes, devices: int, device: DeviceTraits, formats: Mapping[str, WeightFormat]) -> int:
@@ -70,7 +74,7 @@ def _written_out(
 def _adapted_width(shapes: Shapes) -> int:
     """Elements of a token that adapters add to gate and up, beside the product itself."""
     adapted = shapes.adapters is not None and any(name.endswith(".gate_up") for name in shapes.adapters.targets)
-    return (2 if shapes.spec.gated else 1) * shapes.spec.ffn_size if adapted else 0
+    return (2 if shapes.spec.gated else 1) * _widest_mlp(shapes.spec) if adapted else 0
 
 
 def _width(spec: ModelSpec, devices: int) -> float:
@@ -86,8 +90,12 @@ def _width(spec: ModelSpec, devices: int) -> float:
         residuals += LINEAR * spec.recurrence.width / devices
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
         return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
-    widest = max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
-    return residuals + (3 if spec.gated else 1) * widest / devices  # gate and up, and their product
+    return residuals + (3 if spec.gated else 1) * _widest_mlp(spec) / devices  # gate and up, and their product
+
+
+def _widest_mlp(spec: ModelSpec) -> int:
+    """Inner width of the widest layer's."""
+    return max(spec.ffn_size, *(kind.ffn_size for kind in spec.kinds))
 
 
 def _of_latents(spec: ModelSpec, latent: Latent) -> int:
@@ -112,3 +120,9 @@ def of_pictures(shapes: Shapes, devices: int) -> int:
 def of_sampling(shapes: Shapes) -> int:
     samples = max(shape.samples for shape in shapes.step_shapes())
     return int(LOGITS_HELD * samples * shapes.spec.vocab_size * 4) + SAMPLER_EXTRA
+
+
+def of_copies(shapes: Shapes, devices: int) -> int:
+    """Of what `copy_slots` holds of all layers until it is written: of Qwen3.5-27B 24 MiB a layer, as XLA says."""
+    of_slot = slot_bytes(shapes.limits, shapes.spec, shapes.dtype, devices) // (shapes.slots + 1)
+    return COPIES * of_slot

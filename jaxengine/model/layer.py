@@ -89,7 +89,7 @@ class Layer(nnx.Module):
     ) -> tuple[ResidualStream, Any, Any]:
         """`own_input` [T, width] is what the layer reads of each token beside the stream, if it does."""
         if self.attention is None:
-            return self._output(self._with_mlp(stream, batch), own_input), keys, values
+            return self._output(self._with_mlp(stream, batch), own_input, batch), keys, values
         x, branch_input = self._branch_input(stream, self.attention_norm)
         attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
         attended = _gated(_times(attended, self.attention_scale), self.attention_gate)
@@ -99,18 +99,19 @@ class Layer(nnx.Module):
             if self.mlp_norm is not None:
                 branch_input = self.mlp_norm(x)
             stream = ResidualStream(x, self._scaled(attended + self._mlp(branch_input, x, batch)))
-            return self._output(stream, own_input), keys, values
+            return self._output(stream, own_input, batch), keys, values
         stream = self._add_branch(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.cross is not None:
             x, branch_input = self._branch_input(stream, self.cross_norm)
             stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
-        return self._output(stream if self.mlp is None else self._with_mlp(stream, batch), own_input), keys, values
+        stream = stream if self.mlp is None else self._with_mlp(stream, batch)
+        return self._output(stream, own_input, batch), keys, values
 
-    def _output(self, stream: ResidualStream, own_input: Array | None) -> ResidualStream:
+    def _output(self, stream: ResidualStream, own_input: Array | None, batch: StepBatch) -> ResidualStream:
         """The residual stream as it leaves the layer."""
         if self.input is not None and own_input is not None:
             x = stream.sum()
-            stream = ResidualStream(x, self.input(x, own_input))
+            stream = ResidualStream(x, self.input(x, own_input, batch.adapters))
         return stream if self.output_scale is None else ResidualStream(stream.sum() * self.output_scale[...])
 
     def blind(self, stream: ResidualStream, batch: StepBatch) -> ResidualStream:

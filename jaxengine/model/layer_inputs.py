@@ -20,6 +20,7 @@ from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import ACTIVATIONS
 from jaxengine.model.norm import Norm
 from jaxengine.model.rounding import times
+from jaxengine.ops.adapters import AdapterTokens
 
 
 class LayerInputs(nnx.Module):
@@ -48,5 +49,6 @@ class LayerInput(nnx.Module):
         self.norm = Norm.named("input_norm", spec.norm, get)
         self.activation = ACTIVATIONS[spec.activation]
 
-    def __call__(self, x: Array, rows: Array) -> Array:
-        return self.norm(self.out(self.activation(self.gate(x)) * rows))
+    def __call__(self, x: Array, rows: Array, adapters: AdapterTokens | None = None) -> Array:
+        gated = self.activation(self.gate(x, adapters=adapters)) * rows
+        return self.norm(self.out(gated, adapters=adapters))

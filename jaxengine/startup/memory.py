@@ -59,6 +59,7 @@ def temporary_bytes(compiler: Compiler) -> int:
         *(partial(compiler.lower_backbone, shape) for shape in steps),
         partial(compiler.lower_sample, max(shape.samples for shape in shapes.step_shapes()), greedy=False),
         *([compiler.lower_logits] if shapes.spec.predicts_prompt else []),
+        *([compiler.lower_copy_slots] if shapes.spec.recurrent_layers else []),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
         *[partial(compiler.lower_propose, rows) for rows in filter(shapes.proposes, shapes.limits.decode_buckets)][-1:],
         *([partial(compiler.lower_read, tokens)] if shapes.draft_model else []),

@@ -100,7 +100,11 @@ class ReplicatedReader:
 
     @property
     def targets(self) -> Mapping[str, Adaptable]:
-        return {name: self._copied_units(name, adaptable) for name, adaptable in self.reader.targets.items()}
+        table = parameter_table(self.source.spec)
+        return {
+            name: self._copied_units(name, adaptable) if table[name].axes[0] == AXIS else adaptable
+            for name, adaptable in self.reader.targets.items()
+        }
 
     def _copied_units(self, name: str, adaptable: Adaptable) -> Adaptable:
         """A head has fewer queries now, and still one key and one value."""

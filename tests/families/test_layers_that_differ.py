@@ -7,7 +7,18 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from jaxengine.architecture.model import Embedding, Experts, LayerKind, ModelSpec, Norm, NormKind, QKNorm, Rope
+from jaxengine.architecture.model import (
+    Embedding,
+    Experts,
+    LayerKind,
+    ModelSpec,
+    Norm,
+    NormKind,
+    QKNorm,
+    Rope,
+    ShortConvolution,
+)
+from jaxengine.architecture.parameters import parameter_table
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 from tests.families.test_switches import RandomSource, random_spec
@@ -90,3 +101,10 @@ def test_a_spec_survives_json(seed: int) -> None:
 def test_what_cannot_be_is_refused_by_name(kinds: list[LayerKind], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ModelSpec(50, 24, len(kinds), 4, 2, 8, 36, 64, kinds=tuple(kinds))
+
+
+def test_layers_without_attention_may_have_mlps_of_their_own_width() -> None:
+    states = LayerKind(None, mixer="recurrence", ffn_size=28)
+    kinds = (LayerKind(), states, replace(states, mixer="none", ffn_size=12))
+    spec = ModelSpec(50, 24, 3, 2, 2, 8, 20, 64, kinds=kinds, short_convolution=ShortConvolution(8))
+    assert [parameter_table(spec)[f"layers.{i}.down"].shape for i in range(3)] == [(24, 20), (24, 28), (24, 12)]

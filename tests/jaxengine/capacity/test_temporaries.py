@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jaxengine.architecture.model import ModelSpec
-from jaxengine.capacity.temporaries import of_prompts
+from jaxengine.architecture.adaptation import Adaptable, AdapterShapes
+from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.capacity.temporaries import estimated_temporaries, of_prompts
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.executor.shapes import Shapes
 from jaxengine.ops.triton import dequantised
@@ -15,7 +16,7 @@ from jaxengine.ops.triton.grouped import MANY_TOKENS
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.quantization import chosen_formats
-from tests.shapes import H200, LLAMA_8B, LLAMA_70B, MIXTRAL
+from tests.shapes import H200, LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3_5_27B
 
 MIB = 1 << 20
 
@@ -27,9 +28,10 @@ def estimate(
     devices: int = 1,
     dtype: str = "bfloat16",
     device: DeviceTraits = H200,
+    adapters: AdapterShapes | None = None,
 ) -> int:
     limits = replace(derive_limits(EngineOptions(max_total_tokens=8192), spec, H200), mixed_buckets=(tokens,))
-    shapes = Shapes(spec, limits, dtype, 4096, limits.page_size, 20, dtype)
+    shapes = Shapes(spec, limits, dtype, 4096, limits.page_size, 20, dtype, adapters)
     return of_prompts(shapes, devices, device, chosen_formats(spec, quantize, devices))
 
 
@@ -65,3 +67,19 @@ def test_experts_are_never_written_out() -> None:
     assert estimate(MIXTRAL, "int8", 2048) == estimate(MIXTRAL, None, 2048)
     few, matrix = MANY_TOKENS, 6144 * 4096 * 2
     assert estimate(MIXTRAL, "int8", few) == 2 * few * (3 * 4096 + 6144) + matrix
+
+
+def test_the_widest_layer_s_adapters_are_counted() -> None:
+    """As those of Gemma 4 E2B, whose last layers have MLPs twice as wide as the others."""
+    wide = replace(LLAMA_8B, kinds=(LayerKind(), LayerKind(ffn_size=2 * LLAMA_8B.ffn_size)))
+    adapters = AdapterShapes({"layers.1.gate_up": Adaptable((0, 1), 0)}, 4, 16, "bfloat16")
+    added = estimate(wide, None, 2048, adapters=adapters) - estimate(wide, None, 2048)
+    assert added == 2048 * 2 * (2 * LLAMA_8B.ffn_size) * 2
+
+
+def test_copies_of_what_layers_keep_are_counted() -> None:
+    """Of eight requests at once, all 48 layers': more than a small step. XLA says 24 MiB a layer."""
+    limits = derive_limits(EngineOptions(max_batch_size=4, max_batch_prefill_tokens=256), QWEN3_5_27B, H200)
+    shapes = Shapes(QWEN3_5_27B, limits, "bfloat16", 4096, limits.page_size, 20, "bfloat16")
+    assert 48 * 24 * MIB < estimated_temporaries(shapes, 1, H200, {}) < 1.05 * 48 * 24 * MIB
+    assert 6 * 24 * MIB < estimated_temporaries(shapes, 8, H200, {}) < 1.05 * 6 * 24 * MIB

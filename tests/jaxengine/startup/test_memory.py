@@ -26,7 +26,7 @@ from jaxengine.startup.memory import (
     tuning_bytes,
 )
 from jaxengine.startup.place import DoesNotFit, Place
-from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B, LLAVA_NEXT_7B
+from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B, LLAVA_NEXT_7B, QWEN3_5_27B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
@@ -193,7 +193,7 @@ def test_what_overflows_f16_is_never_served_in_it() -> None:
 
 class ScratchPerSample:
     """In place of a compiler: a backbone takes a byte for each token, a sampler 100 for each sample, a block of a
-    prompt's logits one.
+    prompt's logits one, and copies of slots 5000.
     """
 
     def __init__(self, shapes: Shapes) -> None:
@@ -208,21 +208,29 @@ class ScratchPerSample:
     def lower_logits(self) -> int:
         return 1
 
+    def lower_copy_slots(self) -> int:
+        return 5000
+
     def compile(self, lowered: int) -> Any:
         sizes = SimpleNamespace(temp_size_in_bytes=lowered, output_size_in_bytes=0, alias_size_in_bytes=0)
         return SimpleNamespace(memory_analysis=lambda: sizes)
 
 
+def scratch(spec: ModelSpec, speculate: int) -> int:
+    options = EngineOptions(max_batch_size=4, speculate=speculate, max_batch_prefill_tokens=256)
+    shapes = Shapes(spec, derive_limits(options, spec, H200), "bfloat16", 64, 16, 20, "bfloat16")
+    return temporary_bytes(ScratchPerSample(shapes))  # type: ignore[arg-type]
+
+
 def test_memory_is_set_aside_for_the_samples_of_steps_that_verify_drafts() -> None:
     """Of few rows, they have more than any other."""
 
-    def scratch(speculate: int) -> int:
-        options = EngineOptions(max_batch_size=4, speculate=speculate, max_batch_prefill_tokens=256)
-        shapes = Shapes(LLAMA_8B, derive_limits(options, LLAMA_8B, H200), "bfloat16", 64, 16, 20, "bfloat16")
-        return temporary_bytes(ScratchPerSample(shapes))  # type: ignore[arg-type]
+    assert scratch(LLAMA_8B, 0) == 400
+    assert scratch(LLAMA_8B, 15) == 6400
 
-    assert scratch(0) == 400
-    assert scratch(15) == 6400
+
+def test_memory_is_set_aside_for_copies_of_what_layers_keep() -> None:
+    assert scratch(QWEN3_5_27B, 0) == 5000
 
 
 def test_room_to_time_the_largest_product_is_no_great_share_of_a_small_gpu() -> None:

@@ -1,11 +1,15 @@
 """Key/value heads copied for more devices than there are heads: the same model, cut another way."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from convert.source import open_model
+from jaxengine.architecture.adaptation import Adaptable
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
-from jaxengine.weights.kv_heads import ReplicatedSource, replicate_heads
+from jaxengine.weights.kv_heads import ReplicatedSource, replicate_adapters, replicate_heads
 from tests.tiny import write_tiny
 
 
@@ -49,3 +53,15 @@ def test_heads_are_copied_only_as_far_as_needed(source: ParameterSource, devices
 @pytest.mark.parametrize("devices", [3, 16])
 def test_what_cannot_be_copied_evenly_is_left_to_be_refused(source: ParameterSource, devices: int) -> None:
     assert replicate_heads(source, devices) is source  # 3 is no multiple of 2 heads, 16 devices exceed 8 queries
+
+
+def test_adapters_of_heads_that_are_not_copied_stay(zoo: Callable[[str], Path]) -> None:
+    """Those of linear attention."""
+    model = open_model(str(zoo("qwen3_5")))
+    assert model.adapters
+    before = model.adapters.targets
+    after = replicate_adapters(model.adapters, replicate_heads(model.source, 4)).targets
+    changed = {name for name in before if before[name] != after[name]}
+    assert {name.rsplit(".")[-1] for name in changed} == {"qkv"}
+    rates = [each for name, each in after.items() if name.endswith("linear_rates")]
+    assert rates and set(rates) == {Adaptable((0, 0, 1, 1), axis=1)}
