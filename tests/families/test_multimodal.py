@@ -139,6 +139,22 @@ def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> 
         np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
 
 
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe"])
+def test_a_text_part_that_transformers_read_and_saved_has_the_whole_s_names(kind: str, tmp_path: Path) -> None:
+    """As models do that were trained further without their towers."""
+    fields = {"text_config": copy.deepcopy(ZOO[kind]), "vision_config": {**QWEN, "num_position_embeddings": 16}}
+    whole = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(kind, **fields))
+    whole.save_pretrained(tmp_path / "whole")
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "text")
+    for each in ("whole", "text"):
+        tokenizer().save_pretrained(tmp_path / each)
+    assert any(name.startswith("model.language_model.") for name in load_file(tmp_path / "text" / "model.safetensors"))
+    ours = open_model(str(tmp_path / "text")).source
+    theirs = open_model(str(tmp_path / "whole"), language_model_only=True).source
+    for parameter in parameter_table(theirs.spec):
+        np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
+
+
 def test_a_checkpoint_without_its_tower_is_the_text_part_alone(tmp_path: Path) -> None:
     write(tmp_path, "llava")
     file = tmp_path / "model.safetensors"
