@@ -77,18 +77,29 @@ def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_p
     np.testing.assert_allclose(rows, expected, atol=1e-3)
 
 
-GEMMA4: dict[str, Any] = {
-    "text_config": {key: value for key, value in ZOO["gemma4_e2b"].items() if key != "model_type"},
-    "vision_config": {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
-    "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+def gemma4_text(name: str, *but: str) -> dict[str, Any]:
+    return {key: value for key, value in ZOO[name].items() if key not in ("model_type", *but)}
+
+
+GEMMA4: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "text_config": gemma4_text("gemma4_e2b"),
+        "vision_config": {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
+        "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+    },
+    "gemma4_unified": {
+        "text_config": gemma4_text("gemma4_text", "hidden_size_per_layer_input"),
+        "vision_config": {"mm_embed_dim": 32, "mm_posemb_size": 8, "output_proj_dims": 32},
+        "audio_config": {"audio_embed_dim": 32},
+    },
 }
 
 
-@pytest.fixture(scope="module")
-def gemma4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+@pytest.fixture(scope="module", params=GEMMA4)
+def gemma4(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, Any]:
     """A whole Gemma 4, whose towers are not built here, and transformers' model of it."""
     directory = tmp_path_factory.mktemp("gemma4")
-    config = transformers.AutoConfig.for_model("gemma4", **copy.deepcopy(GEMMA4))
+    config = transformers.AutoConfig.for_model(request.param, **copy.deepcopy(GEMMA4[request.param]))
     model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
     redraw(model).save_pretrained(directory)
     tokenizer().save_pretrained(directory)
