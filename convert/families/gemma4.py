@@ -122,14 +122,23 @@ def _heads(config: Config, types: list[str], fields: dict[str, int]) -> dict[str
         kv_heads = config.integer("num_global_key_value_heads") if fewer else plain[0]
         return {SLIDING: plain, FULL: (kv_heads, config.integer("global_head_dim", GLOBAL_HEAD_DIM))}
     found: dict[str, tuple[int, int]] = {}
+    keys = _by_number(by_layer)
     for layer, each in enumerate(types):
-        own = by_layer.section(str(layer)) or Config({}, by_layer.where)
+        own = by_layer.section(keys.get(layer, "")) or Config({}, by_layer.where)
         if unknown := set(own.values) - {"num_key_value_heads", "head_dim"}:
             raise own.error(min(unknown), "of single layers is not supported")
         heads = own.integer("num_key_value_heads", plain[0]), own.integer("head_dim", plain[1])
         if found.setdefault(each, heads) != heads:
             raise config.error("per_layer_config", f"must be the same for all layers of type {each}")
     return found
+
+
+def _by_number(by_layer: Config) -> dict[int, str]:
+    """The key of each layer that has one. transformers writes all with as many digits as the last: "05", "11"."""
+    for key in by_layer.values:
+        if not key.isdecimal():
+            raise by_layer.error(key, "must be an object of a layer, by its number")
+    return {int(key): key for key in by_layer.values}
 
 
 def _types(config: Config) -> list[str]:

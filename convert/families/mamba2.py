@@ -59,12 +59,13 @@ def mamba2(config: Config, hidden: int, inner: int | None = None, **switches: An
 
 def time_steps(config: Config) -> tuple[float, float | None]:
     """What `time_step_limit` clamps time steps to; None = to no upper limit."""
-    limit = config.get("time_step_limit")
+    key = config.spelled("time_step_limit", "mamba_dt_limit")
+    limit = config.get(key)
     if limit is None:
         return 0.0, None
     steps = [INFINITE if each == WRITTEN_INFINITY else each for each in limit] if isinstance(limit, list) else []
     if len(steps) != 2 or not all(type(each) in (int, float) and each >= 0 for each in steps):
-        raise config.error("time_step_limit", "must be two numbers, not negative")
+        raise config.error(key, "must be two numbers, not negative")
     least, most = map(float, steps)
     return least, None if most == INFINITE else most
 

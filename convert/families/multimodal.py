@@ -50,6 +50,8 @@ MODELS: Mapping[str, Callable[[Config], VisionFamily]] = {
 }
 # The family of each text part. These parts have three positions for a token, which are equal without a picture.
 TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+UNIFIED = "gemma4_unified_text"  # Gemma 4's, without rows for each token and layer, of which it says nothing
+TEXT_TYPES |= {UNIFIED: "gemma4_text"}
 # How the frequencies of these are shared by a token's three positions, where the configuration does not say it.
 QWEN2_SECTIONS, QWEN3_SECTIONS, QWEN3_5_SECTIONS = [16, 24, 24], [24, 20, 20], [11, 11, 10]
 SECTIONS = {"qwen2_vl_text": QWEN2_SECTIONS, "qwen2_5_vl_text": QWEN2_SECTIONS}
@@ -66,7 +68,8 @@ WHOLE_PROMPTS = ("paligemma",)  # models that are never served as their text par
 TOWERS = (
     r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|perceiver_resampler|image_newline)\b"
 )
-OTHERS = r"^(model\.)?(audio_tower|embed_audio|embed_vision)\b"  # of models that are served for their text alone
+# Of models that are served for their text alone.
+OTHERS = r"^(model\.)?(audio_tower|embed_audio|embed_vision|vision_embedder)\b"
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
     (r"^(model\.)?(language_model|text_model)\.(model\.)?", "model."),
@@ -126,6 +129,8 @@ def text_config(config: Config) -> Config:
     if kind in SECTIONS:
         sections = {"mrope_section": SECTIONS[kind], **values["rope_parameters"]}
         values["rope_parameters"] = {**sections, "mrope_interleaved": kind in INTERLEAVED}
+    if kind == UNIFIED:
+        values["hidden_size_per_layer_input"] = 0
     values["model_type"] = TEXT_TYPES.get(kind, kind)
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
     if config.text("model_type") in WHOLE_PROMPTS:  # `Vision.horizon` says so instead

@@ -1,13 +1,14 @@
 """Nemotron-H and Nemotron 3 Nano: layers of one branch each, which is Mamba 2, attention without positions, an MLP
 without a gate, or experts of that kind.
 
-As in transformers, time steps are no shorter than `time_step_min`. Modules that draft (`mtp.…`) are not read.
+Time steps are clamped to `time_step_limit`, as in the authors' kernels and in vLLM. transformers clamps them to
+`time_step_min`, which says how training drew their biases. Modules that draft (`mtp.…`) are not read.
 """
 
 from convert.config.config import Config
 from convert.config.rope import FULL
 from convert.families.family import Family, activation_named, refuse, sizes
-from convert.families.mamba2 import LINEAR, mamba2_tensors
+from convert.families.mamba2 import LINEAR, mamba2_tensors, time_steps
 from jaxengine.architecture.model import Experts, Head, LayerKind, Mamba2, ModelSpec, Norm
 
 LAYER = "backbone.layers.{i}."
@@ -68,14 +69,15 @@ def _kinds(config: Config) -> tuple[LayerKind, ...]:
 
 
 def _mamba2(config: Config) -> Mamba2:
-    bias = config.flag("use_bias", False)
+    bias, (least, most) = config.flag("use_bias", False), time_steps(config)
     return Mamba2(
         heads=config.integer("mamba_num_heads", 128),
         head_dim=config.integer("mamba_head_dim", 64),
         groups=config.integer(config.spelled("n_groups", "mamba_n_groups"), 8),
         size=config.integer("ssm_state_size", 128),
         kernel=config.integer(config.spelled("conv_kernel", "mamba_d_conv"), 4),
-        least_step=config.number(config.spelled("time_step_min", "mamba_dt_min"), 0.001),
+        least_step=least,
+        most_step=most,
         bias=bias,
         out_bias=bias,
         conv_bias=config.flag(config.spelled("use_conv_bias", "mamba_conv_bias"), True),

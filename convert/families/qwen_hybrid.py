@@ -16,6 +16,7 @@ from jaxengine.architecture.model import Attention, LayerKind, LinearAttention, 
 LINEAR = "linear_attention"
 INTERVAL = 4  # of the layers with attention, where a configuration does not say it
 DRAFTING = (r"^mtp\.",)
+OF_THE_WHOLE = ((r"^model\.language_model\.", "model."),)  # names that transformers keeps where it saves a text part
 MIXER = LAYER + "linear_attn."
 HYBRID = {
     "layers.{i}.qk_norm": QK_NORM,
@@ -78,12 +79,13 @@ def _with_experts(config: Config) -> ModelSpec:
 
 
 LAYOUT = Layout(gated_queries=True)
-QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, ignore=(*BUFFERS, *DRAFTING))
+QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, OF_THE_WHOLE, (*BUFFERS, *DRAFTING))
 QWEN3_5_MOE = Family(
     _with_experts,
     {**EXPERTS, **HYBRID, **APART, **JOINT_EXPERTS},
     replace(LAYOUT, joint_experts="straight"),
-    ignore=(*BUFFERS, *DRAFTING),
+    OF_THE_WHOLE,
+    (*BUFFERS, *DRAFTING),
     apart={name: EXPERTS[name] for name in JOINT_EXPERTS},
 )
 QWEN3_NEXT = Family(_with_experts, {**EXPERTS, **HYBRID, **JOINT}, LAYOUT, ignore=(*BUFFERS, *DRAFTING))

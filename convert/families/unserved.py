@@ -11,6 +11,7 @@ AUTHORS_LAYOUT = "its authors' layout is not read; name the repository whose nam
 TOWER = "its vision tower is not built"
 UNSERVED: Mapping[str, str] = {
     "gemma4": "its towers for pictures and sound are not built",
+    "gemma4_unified": "what embeds its pictures and sound is not built",
     "llama4": "its vision tower and chunked attention are not built",
     **dict.fromkeys(("internvl_chat", "llava_llama", "llava_mistral", "llava_qwen"), AUTHORS_LAYOUT),
     **dict.fromkeys(("aria", "aya_vision", "blip-2", "chameleon", "cohere2_vision", "deepseek_vl", "florence2"), TOWER),
@@ -20,7 +21,7 @@ UNSERVED: Mapping[str, str] = {
 }
 
 
-TEXT_ALONE = ("gemma4",)  # whose text parts are served
+TEXT_ALONE = ("gemma4", "gemma4_unified")  # whose text parts are served
 OPTION = "--language-model-only"  # vLLM's name
 
 

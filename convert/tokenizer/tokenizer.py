@@ -42,7 +42,7 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
-        raise CheckpointError(f"{directory}: no tokenizer.json, and nothing to make one of")
+        raise CheckpointError(f"{directory}: no tokenizer.json, and {_lacking(directory)}")
     if is_pointer(path):
         raise CheckpointError(f"{path}: {PROBLEM}")
     try:
@@ -53,6 +53,14 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
     if highest >= vocab_size:
         raise CheckpointError(f"{path}: token {token!r} has id {highest}, the model's vocabulary is {vocab_size}")
     return tokenizer, highest + 1
+
+
+def _lacking(directory: Path) -> str:
+    """Why there is nothing to make a tokenizer.json of; Kimi's, for one, is code."""
+    settings = directory / "tokenizer_config.json"
+    if settings.is_file() and "auto_map" in read_json(settings):
+        return "code of the checkpoint's own is never run: convert its tokenizer, and put tokenizer.json there"
+    return "nothing to make one of"
 
 
 def end_of_text_ids(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:

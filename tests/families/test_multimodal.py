@@ -77,18 +77,29 @@ def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_p
     np.testing.assert_allclose(rows, expected, atol=1e-3)
 
 
-GEMMA4: dict[str, Any] = {
-    "text_config": {key: value for key, value in ZOO["gemma4_e2b"].items() if key != "model_type"},
-    "vision_config": {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
-    "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+def gemma4_text(name: str, *but: str) -> dict[str, Any]:
+    return {key: value for key, value in ZOO[name].items() if key not in ("model_type", *but)}
+
+
+GEMMA4: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "text_config": gemma4_text("gemma4_e2b"),
+        "vision_config": {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64},
+        "audio_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+    },
+    "gemma4_unified": {
+        "text_config": gemma4_text("gemma4_text", "hidden_size_per_layer_input"),
+        "vision_config": {"mm_embed_dim": 32, "mm_posemb_size": 8, "output_proj_dims": 32},
+        "audio_config": {"audio_embed_dim": 32},
+    },
 }
 
 
-@pytest.fixture(scope="module")
-def gemma4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+@pytest.fixture(scope="module", params=GEMMA4)
+def gemma4(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, Any]:
     """A whole Gemma 4, whose towers are not built here, and transformers' model of it."""
     directory = tmp_path_factory.mktemp("gemma4")
-    config = transformers.AutoConfig.for_model("gemma4", **copy.deepcopy(GEMMA4))
+    config = transformers.AutoConfig.for_model(request.param, **copy.deepcopy(GEMMA4[request.param]))
     model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
     redraw(model).save_pretrained(directory)
     tokenizer().save_pretrained(directory)
@@ -135,6 +146,22 @@ def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> 
     tokenizer().save_pretrained(tmp_path / "alone")
     ours, theirs = (open_model(str(tmp_path / each)).source for each in ("whole", "alone"))
     assert _of_one_axis(replace(ours.spec, vision=None)) == theirs.spec
+    for parameter in parameter_table(theirs.spec):
+        np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe"])
+def test_a_text_part_that_transformers_read_and_saved_has_the_whole_s_names(kind: str, tmp_path: Path) -> None:
+    """As models do that were trained further without their towers."""
+    fields = {"text_config": copy.deepcopy(ZOO[kind]), "vision_config": {**QWEN, "num_position_embeddings": 16}}
+    whole = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(kind, **fields))
+    whole.save_pretrained(tmp_path / "whole")
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "text")
+    for each in ("whole", "text"):
+        tokenizer().save_pretrained(tmp_path / each)
+    assert any(name.startswith("model.language_model.") for name in load_file(tmp_path / "text" / "model.safetensors"))
+    ours = open_model(str(tmp_path / "text")).source
+    theirs = open_model(str(tmp_path / "whole"), language_model_only=True).source
     for parameter in parameter_table(theirs.spec):
         np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
 

@@ -216,6 +216,7 @@ FALCON_H1 |= {"ssm_out_multiplier": 0.9, "ssm_multipliers": [0.8, 1.1, 0.7, 1.2,
 NEMOTRON = {"model_type": "nemotron_h", **IDS, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 NEMOTRON |= {"head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2}
 NEMOTRON |= {"ssm_state_size": 10, "max_position_embeddings": 128}
+NEMOTRON |= {"time_step_min": 1e-9}  # to which transformers clamps what should not be
 ZOO |= {
     "bamba": _like_llama("bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA2, time_step_limit=[0.0, 1.0]),
     "falcon_h1": _like_llama("falcon_h1", **MAMBA2, **FALCON_H1),
@@ -232,7 +233,7 @@ ZOO |= {
     | {"block_multiple_of": 32, "conv_bias": True, "conv_L_cache": 4},
     "lfm2_moe": _like_llama("lfm2_moe", num_hidden_layers=3, layer_types=[CONV, FULL, CONV], num_experts=6)
     | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1, "routed_scaling_factor": 1.5},
-    "nemotron_h": {**NEMOTRON, "layers_block_type": [MAMBA, "moe", ATTENTION, "mlp"], "time_step_min": 0.3}
+    "nemotron_h": {**NEMOTRON, "layers_block_type": [MAMBA, "moe", ATTENTION, "mlp"]}
     | {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2}
     | {"moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5},
     "nemotron_h_dense": {

@@ -36,7 +36,8 @@ def test_a_key_that_is_missing_has_transformers_value(name: str) -> None:
         ("lfm2", {"intermediate_size": 1, "block_ff_dim": 96, "tie_word_embeddings": True, "tie_embedding": False}),
         ("nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "ME*-", "num_hidden_layers": 7}),
         ("nemotron_h", {"layers_block_type": [LINEAR_ATTENTION, "moe", FULL, "mlp"]}),
-        ("nemotron_h", {"n_groups": None, "mamba_n_groups": 2, "time_step_min": None, "mamba_dt_min": 0.3}),
+        ("nemotron_h", {"n_groups": None, "mamba_n_groups": 2, "time_step_min": 0.3}),
+        ("nemotron_h", {"mamba_dt_limit": [0.0, math.inf]}),
         ("olmo_hybrid", {"rope_parameters": {"rope_type": "default"}}),
         ("olmo_hybrid", {"rope_theta": 10000.0}),
         ("olmo_hybrid", {"layer_types": None, "full_attention_interval": 2}),
@@ -55,6 +56,13 @@ def test_time_steps_without_an_upper_limit_have_none() -> None:
     for limit in ([0.1, math.inf], [0.1, {"__float__": "Infinity"}]):
         mamba = spec_of({**ZOO["granite_hybrid"], "time_step_limit": limit}).mamba2
         assert mamba is not None and (mamba.least_step, mamba.most_step) == (0.1, None)
+
+
+def test_time_steps_of_nemotron_are_those_of_its_limit_whatever_training_began_with() -> None:
+    mamba = spec_of({**ZOO["nemotron_h"], "time_step_min": 0.001, "time_step_limit": [0.0, math.inf]}).mamba2
+    assert mamba is not None and (mamba.least_step, mamba.most_step) == (0.0, None)
+    mamba = spec_of({**ZOO["nemotron_h"], "mamba_dt_limit": [0.25, 2]}).mamba2
+    assert mamba is not None and (mamba.least_step, mamba.most_step) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize(
