@@ -87,7 +87,7 @@ def test_weights_that_are_here_are_opened(tiny: Checkpoints) -> None:
     ("change", "said"),
     [
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "only weights tell what is quantised"),
-        ({"model_type": "deepseek_v3"}, "model_type has no family here, .* got 'deepseek_v3'"),
+        ({"model_type": "nemotron"}, "model_type has no family here, .* got 'nemotron'"),
         ({"num_key_value_heads": 3}, r"config\.json: num_heads 4 is not a multiple of num_kv_heads 3"),
         ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, got 'int8'"),
     ],

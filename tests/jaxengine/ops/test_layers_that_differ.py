@@ -41,7 +41,7 @@ def test_what_a_layer_wrote_is_read_as_the_layer_itself_reads_it(
     qkv, rope_tables, keys, values, batch = step.arrays("bfloat16")
     attend = jax.jit(partial(reference.attend, spec=spec, bias=Ops.attend.__defaults__[0]))  # type: ignore[index]
     expected, keys, values = attend(qkv, rope_tables, keys, values, batch)
-    q = split(qkv, rope_tables)[0]
+    q = split(qkv, rope_tables, spec)[0]
     for read in (partial(triton.read, spec=spec, interpret=True), partial(reference.read, spec=spec)):
         close(jax.jit(read)(q, keys, values, batch)[: step.tokens], expected[: step.tokens], 2e-2)
 
@@ -66,6 +66,6 @@ def test_a_layer_sees_its_part_of_a_place_as_caches_of_its_own(heads: int, dim: 
         np.testing.assert_array_equal(seen[LAYER, :, part], written[LAYER])
         assert jnp.isnan(jnp.delete(seen, part, axis=2)).all()
         np.testing.assert_array_equal(
-            ops.read(split(qkv, rope_tables)[0], caches[0], caches[1], own, spec)[: step.tokens],
+            ops.read(split(qkv, rope_tables, spec)[0], caches[0], caches[1], own, spec)[: step.tokens],
             expected[: step.tokens],
         )
