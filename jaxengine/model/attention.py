@@ -16,6 +16,7 @@ from jaxengine.architecture.model import LayerKind, ModelSpec, QueryScale
 from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm, Norm, value_normalised
+from jaxengine.model.rounding import rounded_once
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
 from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.cache import rotated
@@ -60,7 +61,7 @@ class Attention(nnx.Module):
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
         if self.gate is not None:
-            attended = attended * jax.nn.sigmoid(self.gate(x, adapters=batch.adapters))
+            attended = attended * rounded_once(jax.nn.sigmoid, self.gate(x, adapters=batch.adapters))
         return self.out(attended, adapters=batch.adapters), keys, values
 
     def projected(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
