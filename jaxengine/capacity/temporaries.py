@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxengine.architecture.latent import Latent
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.recurrence import LinearAttention, Mamba2, ShortConvolution
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import COPIES
@@ -30,7 +31,8 @@ SAMPLER_EXTRA = 12 << 20
 RESIDUALS = 3  # arrays as wide as the hidden state that live together
 READ = 0.3  # arrays as wide as a tower's heads, beside keys and values, which lie on pages
 SIDE_BY_SIDE = 1.9  # arrays as wide as what chosen layers of a tower read, and what its last make
-LINEAR = 3  # arrays as wide as what linear attention convolves
+# Arrays as wide as what a recurrence convolves and gates, some of them in f32.
+KEPT = {LinearAttention: 1.5, Mamba2: 3.9, ShortConvolution: 1.1}
 SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 
@@ -78,19 +80,23 @@ def _adapted_width(shapes: Shapes) -> int:
 
 
 def _width(spec: ModelSpec, devices: int) -> float:
-    """Elements of a token that live together where it is widest."""
-    residuals: float = RESIDUALS * spec.hidden_size
-    if spec.attention.latent:
-        residuals += _of_latents(spec, spec.attention.latent) / devices
+    """Elements of a token that live together where it is widest: in what mixes tokens, or in what follows it."""
+    return RESIDUALS * spec.hidden_size + max(_of_mixers(spec, devices), _of_mlp(spec, devices))
+
+
+def _of_mixers(spec: ModelSpec, devices: int) -> float:
     if spec.state_space:
-        return residuals + SCANNED * spec.state_space.channels / devices
-    if spec.linear_attention is not None:
-        residuals += LINEAR * spec.linear_attention.key_heads * spec.linear_attention.convolved / devices
-    elif spec.recurrence is not None:
-        residuals += LINEAR * spec.recurrence.width / devices
+        return SCANNED * spec.state_space.channels / devices
+    kept = KEPT[type(spec.recurrence)] * spec.recurrence.width if spec.recurrence else 0.0
+    latent = spec.attention.latent
+    attention = _of_latents(spec, latent) if latent else (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    return max(kept, attention) / devices
+
+
+def _of_mlp(spec: ModelSpec, devices: int) -> float:
     if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
-        return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
-    return residuals + (3 if spec.gated else 1) * _widest_mlp(spec) / devices  # gate and up, and their product
+        return spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
+    return (3 if spec.gated else 1) * _widest_mlp(spec) / devices  # gate and up, and their product
 
 
 def _widest_mlp(spec: ModelSpec) -> int:
@@ -99,8 +105,10 @@ def _widest_mlp(spec: ModelSpec) -> int:
 
 
 def _of_latents(spec: ModelSpec, latent: Latent) -> int:
-    """Elements of a token's queries: as the model has them, as they meet latents, and what they attend to."""
-    return spec.num_heads * (latent.head_dim + latent.cached + latent.rank)
+    """Elements of a token's latents and of its queries: as the model has them, as they meet latents, and what they
+    attend to.
+    """
+    return latent.query_rank + latent.cached + spec.num_heads * (latent.head_dim + latent.cached + latent.rank)
 
 
 def of_pictures(shapes: Shapes, devices: int) -> int:

@@ -19,10 +19,13 @@ from tests.gpu_compile.h200 import once
 from tests.gpu_compile.programs import BY_AXES, OPTIONS, compiler, cut
 from tests.shapes import (
     BLOOM_3B,
+    DEEPSEEK_V3,
     FALCON_MAMBA_7B,
     FLAN_T5_XL,
     GEMMA2_9B,
+    GLM_4_7_FLASH,
     GPT_OSS_20B,
+    GRANITE_4_SMALL,
     H200,
     LLAMA3_2_11B,
     LLAMA_8B,
@@ -62,6 +65,10 @@ CASES = {
     "gpt-oss-20b": Case(GPT_OSS_20B),
     "Falcon-Mamba-7B": Case(FALCON_MAMBA_7B),
     "Qwen3.5-27B": Case(QWEN3_5_27B, layers=4),
+    "Granite-4.0-H-Small": Case(GRANITE_4_SMALL, layers=6),
+    "Granite-4.0-H-Small over 8": Case(GRANITE_4_SMALL, 8, layers=6),
+    "GLM-4.7-Flash": Case(GLM_4_7_FLASH),
+    "DeepSeek-V3": Case(DEEPSEEK_V3, layers=4),
     "FLAN-T5-XL": Case(FLAN_T5_XL, longest=2048),
 }
 SEEING = {
