@@ -171,7 +171,7 @@ class ModelSpec:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether any layer does: then no token can be taken back, and a prefix cannot be shared."""
+        """Whether any layer does: then no token can be taken back, and a prefix ends only where states were copied."""
         return self.state_space is not None or any(kind.recurrent for kind in self.kinds)
 
     @property
@@ -211,9 +211,9 @@ class ModelSpec:
     def by_position(self) -> bool:
         """Whether a token's keys and values depend only on the tokens up to it, so that prompts can share a prefix.
 
-        A state depends on them only too, but a sequence keeps just its last state, and none of a prefix.
+        A state depends on them only too. But a state space has nothing else, and keeps just the last.
         """
-        if self.encoder is not None or self.keeps_states:
+        if self.encoder is not None or self.state_space is not None:
             return False
         return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
 

@@ -17,6 +17,7 @@ class Limits:
 
     windows: for each page table of a sequence, how many positions a token sees at most; 0 = all.
     page_size: tokens of a page. A page of a state space holds the state of one request, however long that is.
+    snapshots: of the states behind prefixes, where layers keep some: prompts start from them.
     image_patches: of the largest picture, and of all that one step encodes; 0 where none is seen.
     image_rows: what the device keeps of pictures, in rows of one token each; of one tile, where layers attend to them.
     """
@@ -29,12 +30,22 @@ class Limits:
     draft_tokens: int = 0  # most of one request that a step verifies
     windows: tuple[int, ...] = (0,)
     page_size: int = EngineOptions.page_size
+    snapshots: int = 0
     image_patches: int = 0
     image_rows: int = 0
 
     @property
     def max_batch_size(self) -> int:
         return self.decode_buckets[-1]
+
+    @property
+    def state_slots(self) -> int:
+        """Of arrays of states: those of requests, the sink, and snapshots."""
+        return self.max_batch_size + 1 + self.snapshots
+
+    @property
+    def snapshot_slots(self) -> range:
+        return range(self.max_batch_size + 1, self.state_slots)
 
     @property
     def token_budget(self) -> int:

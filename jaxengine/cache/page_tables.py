@@ -5,7 +5,8 @@ have the same length: entry i is the page of positions i·page_size … for the 
 window, a table releases the pages behind it; all tables then grow as the text is computed instead of all at once.
 
 A prefix is cached where each table still has the pages that its layers see from the prefix's end: all pages, or those
-that the window reaches. Pages behind a window are released early, so they are rightly the first to be reused.
+that the window reaches. Pages behind a window are released early, so they are rightly the first to be reused. Where
+layers keep states, there must be a snapshot too (`snapshots.py`).
 
 No JAX here.
 """
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from jaxengine.cache.page_need import PageNeed, peak_pages
 from jaxengine.cache.page_pool import SINK, PagePool
+from jaxengine.cache.snapshots import Snapshots
 from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.rpc.page_keys import page_key, root_key, seen_in, whole_key
 
@@ -46,6 +48,7 @@ class PageTables:
         prefix_cache: whether prompts may start from cached pages.
         whole_prompts: only from those of the same prompt, because all of its tokens see each other, windows or not. The
             first pages of one that is longer than a window are not kept, so it starts from none.
+        snapshots: of states, where layers keep some.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class PageTables:
         model: str = "",
         prefix_cache: bool = True,
         whole_prompts: bool = False,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.pool = pool
         self.windows = tuple(windows)
@@ -69,6 +73,13 @@ class PageTables:
         self.model = model
         self.prefix_cache = prefix_cache
         self.whole_prompts = whole_prompts
+        self.snapshots = snapshots
+
+    def reset(self) -> None:
+        """The content of the caches is gone, and no sequence holds any of it."""
+        self.pool.reset()
+        if self.snapshots is not None:
+            self.snapshots.reset()
 
     # --- counting -------------------------------------------------------------------------------------------------
 
@@ -99,7 +110,7 @@ class PageTables:
         It is asked for in every step in which a sequence waits, where `cached_prefix` would walk the index for
         milliseconds to find what it found the step before.
         """
-        may_share = self._may_share(sequence)
+        may_share = self.may_share(sequence)
         shared = sum(self._shared_pages(number, sequence) for number in range(self.unwindowed)) if may_share else 0
         return self.unwindowed * self._entries(sequence, sequence.length) - shared
 
@@ -149,6 +160,8 @@ class PageTables:
         sequence.offered_pages = len(prefix[0].pages)
         sequence.computed = sequence.offered_pages * size
         sequence.page_capacity = sequence.computed - self.pool.pages_for(len(sequence.encoder_input)) * size
+        if self.snapshots is not None and sequence.computed:
+            sequence.snapshot = self.snapshots.use(sequence.prefix_keys[sequence.offered_pages - 1])
 
     def _start_beside(self, first: Sequence, beam: Sequence) -> None:
         """Give `beam` the pages of the encoder input that `first` has, and those for its first step. One that is asleep
@@ -214,6 +227,7 @@ class PageTables:
             self.pool.release(table.held)
         sequence.tables = []
         sequence.computed = sequence.offered_pages = 0
+        sequence.snapshot, sequence.saves = None, []
 
     def _pages_behind(self, window: int, position: int) -> int:
         """How many pages lie wholly behind the window of a query at `position`."""
@@ -223,8 +237,9 @@ class PageTables:
 
     def cached_prefix(self, sequence: Sequence) -> list[PageTable]:
         """Tables of the longest cached prefix of `sequence` that leaves at least one token to compute."""
-        full = (len(sequence.tokens) - 1) // self.pool.page_size
-        count = self._longest_cached(sequence, full) if self._may_share(sequence) else 0
+        count = self.cached_pages(sequence)
+        if self.snapshots is not None:
+            count = self._longest_saved(sequence, count)
         tables = []
         for number, window in enumerate(self.windows):
             behind = self._pages_behind(window, count * self.pool.page_size)
@@ -232,17 +247,38 @@ class PageTables:
             tables.append(PageTable([SINK] * behind + found, behind))
         return tables
 
+    def cached_pages(self, sequence: Sequence) -> int:
+        """How many pages the longest prefix has that leaves at least one token to compute, whatever snapshots it
+        takes to start behind it.
+        """
+        return self._longest_cached(sequence, self.startable(sequence)) if self.may_share(sequence) else 0
+
+    def startable(self, sequence: Sequence) -> int:
+        """How many full pages a prefix of `sequence` has at most, so that one token is left to compute."""
+        return (len(sequence.tokens) - 1) // self.pool.page_size
+
     def waits_for_prefix(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether the next page that `other` will offer is one that `sequence` could start from.
+        """Whether the next page that `other` will offer is one that `sequence` could start from; where layers keep
+        states, the next snapshot.
 
         Of a burst of requests thousands may ask, so no more prefix keys are computed than the answer takes.
         """
+        if self.snapshots is not None:
+            return any(self._waits_for_snapshot(sequence, other, at, self.snapshots) for at in other.saves)
         i = other.offered_pages
-        if i >= min(len(other.prefix_keys), (len(sequence.tokens) - 1) // self.pool.page_size):
+        if i >= min(len(other.prefix_keys), self.startable(sequence)):
             return False
-        if not self._may_share(sequence, i + 1):
+        if not self.may_share(sequence, i + 1):
             return False
         return sequence.prefix_keys[i] == other.prefix_keys[i] and (0, other.prefix_keys[i]) not in self.pool.index
+
+    def _waits_for_snapshot(self, sequence: Sequence, other: Sequence, at: int, snapshots: Snapshots) -> bool:
+        """Whether `sequence` could start from what `other` saves `at` this position."""
+        pages = at // self.pool.page_size
+        if pages > self.startable(sequence) or not self.may_share(sequence, pages):
+            return False
+        key = sequence.prefix_keys[pages - 1]
+        return key == other.prefix_keys[pages - 1] and key not in snapshots
 
     def offer(self, sequence: Sequence, written: int) -> None:
         """Offer the full pages below position `written` to other requests, if the host knows all their tokens."""
@@ -261,8 +297,10 @@ class PageTables:
         """Stop offering the pages of `sequence`: their content cannot be trusted."""
         for table in sequence.tables:
             self.pool.forget(table.held)
+        if self.snapshots is not None:
+            self.snapshots.forget(sequence.prefix_keys)
 
-    def _may_share(self, sequence: Sequence, pages: int | None = None) -> bool:
+    def may_share(self, sequence: Sequence, pages: int | None = None) -> bool:
         """Whether `sequence` may start from cached pages. If so, the keys of its first `pages`, or all, are known."""
         may_share = self.prefix_cache and not sequence.reads_whole_prompt
         if self.whole_prompts and self.windowed:
@@ -290,6 +328,14 @@ class PageTables:
         while (gap := self._gap_in_window(sequence, count)) is not None:
             count = gap  # a prefix that ends after the gap would see it too
         return count
+
+    def _longest_saved(self, sequence: Sequence, count: int) -> int:
+        """How many of the first `count` pages, which are cached, make the longest prefix with a snapshot."""
+        assert self.snapshots is not None
+        for pages in range(count, 0, -1):
+            if sequence.prefix_keys[pages - 1] in self.snapshots and self._gap_in_window(sequence, pages) is None:
+                return pages
+        return 0
 
     def _gap_in_window(self, sequence: Sequence, count: int) -> int | None:
         """The last page that is not cached although a window reaches it from the end of the first `count` pages."""

@@ -132,5 +132,5 @@ def of_sampling(shapes: Shapes) -> int:
 
 def of_copies(shapes: Shapes, devices: int) -> int:
     """Of what `copy_slots` holds of all layers until it is written: of Qwen3.5-27B 24 MiB a layer, as XLA says."""
-    of_slot = slot_bytes(shapes.limits, shapes.spec, shapes.dtype, devices) // (shapes.slots + 1)
+    of_slot = slot_bytes(shapes.limits, shapes.spec, shapes.dtype, devices) // shapes.limits.state_slots
     return COPIES * of_slot

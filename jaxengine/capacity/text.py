@@ -36,7 +36,8 @@ def _memory(plan: Plan) -> Iterator[str]:
     if demand.images:
         yield _line("images", demand.images, _pictures(plan))
     if demand.slots:
-        yield _line("states", demand.slots, f"of {plan.need.limits.max_batch_size:,} requests at once")
+        requests, prefixes = plan.need.limits.max_batch_size, plan.need.limits.snapshots
+        yield _line("states", demand.slots, f"of {requests:,} requests at once, and behind {prefixes:,} prefixes")
     if machine.gpu:
         source = "XLA's own figure" if plan.compiled else "estimated; --compile asks XLA"
         yield _line("a step's temporaries", demand.temporaries, source)

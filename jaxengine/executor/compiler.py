@@ -73,7 +73,7 @@ class Compiler:
     def slot_caches(self) -> tuple[Any, ...]:
         """Of layers that keep states."""
         shapes = self.shapes
-        return tuple(self.array(*array) for array in slot_arrays(shapes.spec, shapes.slots + 1, shapes.dtype))
+        return tuple(self.array(*array) for array in slot_arrays(shapes.spec, shapes.limits.state_slots, shapes.dtype))
 
     def features(self) -> Features:
         """What a step keeps of each token beside keys and values."""

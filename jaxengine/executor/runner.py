@@ -158,6 +158,7 @@ class Runner:
         self._place_adapters(plan.placements)
         for sequence in plan.admitted:
             self._fill_slot(sequence)
+        self._copy("copy_slots", plan.restores, self.shapes.slots)
         for sequence in plan.sees_others:
             self.fields.forget_seen(sequence)
         self._encode_images(plan.encodes)
@@ -168,6 +169,7 @@ class Runner:
         upload = self._upload(shape, plan.rows)
         upload.add_samples(samples, self.fields)
         outputs = self.state.launch(("backbone", shape), upload.buffer)
+        self._copy("copy_slots", [(_slot(each.sequence), each.snapshot) for each in plan.saves], self.shapes.slots)
         return BackboneLaunch(plan, shape, samples, upload.greedy, *outputs)
 
     def _encode_images(self, encodes: Items[Encode]) -> None:
@@ -323,9 +325,8 @@ class Runner:
         """All of `beams` have grown by a token, and some as `forks` say. Nothing may be in flight."""
         slots = []
         for fork in forks:
-            assert fork.parent.slot is not None and fork.child.slot is not None
-            slots.append((fork.parent.slot, fork.child.slot))
-            self.mirror.rewind(fork.child.slot, fork.kept)
+            slots.append((_slot(fork.parent), _slot(fork.child)))
+            self.mirror.rewind(_slot(fork.child), fork.kept)
         self._copy("copy_pages", [copy for fork in forks for copy in fork.copies], SINK)
         if self.shapes.spec.recurrent_layers:
             self._copy("copy_slots", slots, self.shapes.slots)
@@ -352,3 +353,8 @@ class Runner:
 
     def _write_masks(self, slots: np.ndarray, masks: np.ndarray) -> None:
         self.state.launch(("write_masks", len(slots)), slots, masks)
+
+
+def _slot(sequence: Sequence) -> int:
+    assert sequence.slot is not None
+    return sequence.slot

@@ -81,6 +81,7 @@ class ComputeOptions:
         state space takes max_total_tokens of them.
     max_batch_size: rows of a step, and so requests that run at once.
     max_image_patches: rounded up to whole tiles where a model cuts pictures into tiles of one size.
+    state_snapshots: of states behind prefixes; 0 = prompts share nothing where layers keep states.
     image_cache_tokens: rows of the pool of images; no fewer than the largest picture may have.
     dtype: of weights, activations and cache, where the next two say nothing else.
     quantize: the format of the layers' projections, see `jaxengine/weights/quantization.py`.
@@ -201,6 +202,13 @@ class ComputeOptions:
         values.whole(1, 1 << 24),
         "tokens of encoded images that the device keeps; room for two of the largest, at least 8192, if not given",
         after="max_image_patches",
+    )
+    state_snapshots: int | None = option(
+        None,
+        values.whole(0, 65536),
+        "prefixes behind which states are kept for later prompts, where layers have states instead of keys and values; "
+        "half as many as sequences in a step, as far as memory allows, if not given",
+        after="image_cache_tokens",
     )
 
 

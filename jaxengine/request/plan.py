@@ -1,6 +1,7 @@
 """What one step computes. The scheduler writes it, the runner and the engine read it."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,14 @@ class Row:
         self.samples += len(draft)
 
 
+class Save(NamedTuple):
+    """Behind `at` tokens of `sequence` its slot is copied to the slot `snapshot`."""
+
+    sequence: Sequence
+    at: int
+    snapshot: int
+
+
 @dataclass
 class Plan:
     """One step.
@@ -64,6 +73,8 @@ class Plan:
     rows: what the decoder computes; `tokens` is the sum of their counts.
     encoder_rows: what the encoder reads before that; each is a whole encoder input, as its tokens all see each other.
     admitted: the sequences that took a slot in this step.
+    restores: of what slots to what slots the device must copy states before the rows are computed.
+    saves: copies of states that it makes behind them.
     placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
     encodes: images that the device must encode before the rows are computed, and i32 [rows] of the pool for each.
     sees_others: the sequences that read images which they did not hold before.
@@ -78,6 +89,8 @@ class Plan:
     tokens: int = 0
     encoder_rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+    restores: list[tuple[int, int]] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
     placements: list[tuple[int, LoadedAdapter]] = field(default_factory=list)
     encodes: list[tuple[Image, np.ndarray]] = field(default_factory=list)
     sees_others: list[Sequence] = field(default_factory=list)

@@ -104,6 +104,8 @@ class Sequence:
         self.adapter = adapter
         self.image_token, self.cross, self.forgets = image_token, cross, forgets
         self.adapter_slot: int | None = None  # of the device's stacks; with a slot for the sequence it has this too
+        self.saves: list[int] = []  # positions behind which states are to be copied, of those that are not yet
+        self.snapshot: int | None = None  # the slot whose states it has started from
         self.passed_by = 0  # later requests with adapters that were begun while it waited for a slot of the stacks
         self.params: SamplingParams = request.params
         self.arrival = arrival
@@ -219,6 +221,10 @@ class Sequence:
     @property
     def asleep(self) -> bool:
         return self.beams is not None and not (self.first or self.beams.begun)
+
+    def until_save(self, start: int) -> int:
+        """How many tokens from `start` on may be computed together: up to where states are saved, or all."""
+        return next((at for at in self.saves if at > start), self.length) - start
 
     @property
     def waits_for_beams(self) -> bool:

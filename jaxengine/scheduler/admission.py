@@ -13,6 +13,7 @@ from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.scheduler.fair_queue import FairQueue
 from jaxengine.scheduler.prefill import Prefill
 from jaxengine.scheduler.running_batch import RunningBatch
+from jaxengine.scheduler.state_saving import StateSaving
 
 MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
 
@@ -24,8 +25,10 @@ class Admission:
         rope_switch_length: as of the `Scheduler`.
     """
 
-    def __init__(self, queue: FairQueue, batch: RunningBatch, prefill: Prefill, rope_switch_length: int) -> None:
-        self.queue, self.batch, self.prefill = queue, batch, prefill
+    def __init__(
+        self, queue: FairQueue, batch: RunningBatch, prefill: Prefill, saving: StateSaving, rope_switch_length: int
+    ) -> None:
+        self.queue, self.batch, self.prefill, self.saving = queue, batch, prefill, saving
         self.tables = batch.tables
         self.rope_switch_length = rope_switch_length
         self.most_passing = MOST_PASSING
@@ -52,7 +55,7 @@ class Admission:
             prefix = self._prefix_that_fits(sequence, self.tables.pool.available - reserved)
             if prefix is None or not self._has_chunk(sequence, prefix, plan):
                 return
-            self._start(sequence, prefix, plan)
+            self._start(sequence, prefix, prefilling, plan)
             for older in passed if sequence.adapter else ():
                 older.passed_by += 1
                 barred |= older.passed_by >= self.most_passing
@@ -84,7 +87,7 @@ class Admission:
         """Whether this step has room for the images that `sequence` begins with behind `prefix`."""
         return self.prefill.has_chunk(sequence, len(prefix[0].pages) * self.tables.pool.page_size, plan)
 
-    def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
+    def _start(self, sequence: Sequence, prefix: list[PageTable], prefilling: list[Sequence], plan: Plan) -> None:
         """Give `sequence` pages and a slot, and plan its encoder input and its first chunk; likewise its beams."""
         self.queue.remove(sequence)
         self.tables.start(sequence, prefix)
@@ -98,4 +101,5 @@ class Admission:
             if member.outgrows_rope(self.rope_switch_length):
                 member.rope_length = member.length
             if not member.asleep:
+                self.saving.choose(member, prefilling)
                 self.prefill.add_chunk(member, plan)

@@ -40,12 +40,11 @@ class Prefill:
         for row in plan.rows:
             if not row.samples and self.images.may_lengthen(row):
                 start = row.start + row.count
-                left = row.sequence.length - start
-                more = min(self.token_budget - plan.tokens, left)
+                more = min(self.token_budget - plan.tokens, row.sequence.until_save(row.start) - row.count)
                 more = self.images.take(row.sequence, start, more, more, plan)
                 row.count += more
-                row.samples = int(more == left)
+                row.samples = int(start + more == row.sequence.length)
                 plan.tokens += more
 
     def _share(self, sequence: Sequence, start: int, free: int) -> int:
-        return min(sequence.length - start, (free + 1) // 2)
+        return min(sequence.until_save(start), (free + 1) // 2)

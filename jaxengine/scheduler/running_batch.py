@@ -41,6 +41,8 @@ class RunningBatch:
             plan.placements += [(sequence.adapter_slot, sequence.adapter)] if missing else []
         if not sequence.asleep:
             self.run(sequence)
+        if sequence.snapshot is not None:
+            plan.restores.append((sequence.snapshot, sequence.slot))
         plan.admitted.append(sequence)
 
     def run(self, sequence: Sequence) -> None:
@@ -70,7 +72,7 @@ class RunningBatch:
             if sequence.slot is not None:
                 self._vacate(sequence)
         self.running, self.leaving = [], []
-        self.tables.pool.reset()
+        self.tables.reset()
         self.adapters.reset()
         self.images.reset()
         return stopped

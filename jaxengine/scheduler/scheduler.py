@@ -33,6 +33,7 @@ from jaxengine.scheduler.fair_queue import FairQueue
 from jaxengine.scheduler.image_planner import ImagePlanner, no_images
 from jaxengine.scheduler.prefill import Prefill
 from jaxengine.scheduler.running_batch import RunningBatch
+from jaxengine.scheduler.state_saving import StateSaving
 from jaxengine.speculation.speculator import Speculator
 
 
@@ -70,7 +71,8 @@ class Scheduler:
         self.queue = FairQueue()
         self.batch = RunningBatch(tables, self.images, slots, adapters)
         self.prefill = Prefill(self.token_budget, self.images)
-        self.admission = Admission(self.queue, self.batch, self.prefill, rope_switch_length)
+        self.saving = StateSaving(tables)
+        self.admission = Admission(self.queue, self.batch, self.prefill, self.saving, rope_switch_length)
         self.drafting = Drafting(tables, rope_switch_length)
         self.preemptions = 0
 
@@ -108,6 +110,8 @@ class Scheduler:
         if not plan.drain:
             self.admission.admit(plan, only)
             self.prefill.lengthen_chunks(plan)
+            if self.tables.snapshots is not None:
+                self.saving.add(plan)
         if self.speculator and plan.decode_only:
             self.drafting.add(plan, self.speculator, len(self.batch.running))
         for row in plan.rows:
@@ -222,6 +226,7 @@ class Scheduler:
                 self.tables.release_behind_windows(sequence, written)
             if sequence.images:
                 self.images.passed(sequence, written)
+        self.saving.complete(plan)
         self.batch.vacate_completed()
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:

@@ -25,7 +25,7 @@ def describe(setup: Setup, model: OpenModel, limits: Limits, pages: int) -> Desc
         page_size=limits.page_size,
         pages_total=pages - 1,
         max_top_logprobs=setup.top,
-        prefix_cache=setup.prefix_cache,
+        prefix_cache=setup.shares_prefixes(limits),
         cache_dtype=setup.cache_dtype,
         decoder_start_token_id=setup.spec.encoder.start_token if setup.spec.encoder else None,
         max_adapters=setup.adapters.slots,

@@ -90,8 +90,8 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
 
 
 def slot_bytes(limits: Limits, spec: ModelSpec, dtype: str, devices: int = 1) -> int:
-    """Bytes on each device of what layers keep of each slot, where some keep states; `dtype` is that of activations."""
-    arrays = slot_arrays(spec, limits.max_batch_size + 1, dtype)
+    """Bytes on each device of all slots, where layers keep states; `dtype` is that of activations."""
+    arrays = slot_arrays(spec, limits.state_slots, dtype)
     return sum(_share(each, devices) * each.dtype.itemsize for each in arrays)
 
 
@@ -154,7 +154,8 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     pages = budget // demand.page - 1
     if 0 < -budget < demand.slots:
         taken = f"{gib(demand.slots)}, {gib(-budget)} more than there is"
-        raise DoesNotFit(f"the states of {limits.max_batch_size} requests take {taken}: lower max_batch_size")
+        states = f"{limits.max_batch_size} requests and of {limits.snapshots} prefixes"
+        raise DoesNotFit(f"the states of {states} take {taken}: lower max_batch_size or state_snapshots")
     if budget < 0:
         raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
     if pages < 1:

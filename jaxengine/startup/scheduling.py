@@ -3,6 +3,7 @@
 from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.cache.snapshots import Snapshots
 from jaxengine.executor.runner import Runner
 from jaxengine.model.vision.packing import needed
 from jaxengine.request.interface import OpenModel
@@ -16,13 +17,15 @@ from jaxengine.startup.setup import Setup
 def build_scheduler(setup: Setup, model: OpenModel, limits: Limits, pages: int, runner: Runner) -> Scheduler:
     """Over a pool of `pages`, the sink included; `runner` tells which steps can verify drafts, and may draft itself."""
     vision = setup.spec.vision
+    snapshots = Snapshots(limits.snapshot_slots) if setup.spec.recurrent_layers else None
     tables = PageTables(
         PagePool(pages, limits.page_size),
         limits.windows,
         limits.token_budget,
         model=cache_name(model.model_id, model.revision),
-        prefix_cache=setup.prefix_cache,
+        prefix_cache=setup.shares_prefixes(limits),
         whole_prompts=vision is not None and vision.horizon == "prompt",
+        snapshots=snapshots,
     )
     return Scheduler(
         tables,

@@ -139,6 +139,10 @@ class Setup:
     def prefix_cache(self) -> bool:
         return self.options.prefix_cache and self.spec.by_position
 
+    def shares_prefixes(self, limits: Limits) -> bool:
+        """Whether prompts may start from what others have computed: where layers keep states, there must be some."""
+        return self.prefix_cache and (limits.snapshots > 0 or not self.spec.recurrent_layers)
+
     @property
     def top(self) -> int:
         """The most alternatives that are reported for a token."""
@@ -180,8 +184,9 @@ class Setup:
 
     def _without_effect(self) -> dict[str, str]:
         """Options that mean nothing to this model, and why."""
-        blind = {} if self.spec.vision else dict.fromkeys(OF_PICTURES, "this model sees no pictures")
-        return blind | ({} if self.embeds else {"pooling": "no embeddings are made of this model's hidden states"})
+        none = {} if self.spec.vision else dict.fromkeys(OF_PICTURES, "this model sees no pictures")
+        none |= {} if self.spec.recurrent_layers else {"state_snapshots": "no layer of this model keeps states"}
+        return none | ({} if self.embeds else {"pooling": "no embeddings are made of this model's hidden states"})
 
     def shapes(self, limits: Limits, pages: int, pooling: str = "") -> Shapes:
         return Shapes(

@@ -29,24 +29,53 @@ from jaxengine.startup.setup import Setup
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters, array_bytes, held_bytes, largest_bytes
 
 TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
-STATES_SHARE = 3  # states take one part in so many, at most, of what weights leave; the rest is for keys and values
+# States of requests take one part in so many, at most, of what weights leave, and snapshots one; the rest is for keys
+# and values.
+STATES_SHARE, SNAPSHOTS_SHARE = 3, 6
 
 
 def limits_of(setup: Setup) -> Limits:
-    """The limits that options, model and device give. On a GPU, where layers keep states of each request, a batch has
-    no more requests than `STATES_SHARE` allows, unless the operator set how many: of Qwen3.5-27B a request takes
-    154 MB, and 256 of them 39 GB.
-    """
-    options, spec, device = setup.options, setup.spec, setup.device
-    limits = derive_limits(options, spec, device, setup.drafter)
-    if not spec.recurrent_layers or device.on_host or options.max_batch_size is not None:
+    """The limits that options, model and device give, with snapshots where layers keep states."""
+    limits = derive_limits(setup.options, setup.spec, setup.device, setup.drafter)
+    if not setup.spec.recurrent_layers:
         return limits
-    room = (setup.place.memory_bytes - held_bytes(_weights(setup)) - RESERVED_BYTES) // STATES_SHARE
-    sizes = (
-        derive_limits(replace(options, max_batch_size=rows), spec, device, setup.drafter) for rows in GPU_DECODE[::-1]
-    )
-    fitting = (each for each in sizes if slot_bytes(each, spec, setup.dtype, setup.mesh.size) <= room)
-    return next(fitting, derive_limits(replace(options, max_batch_size=1), spec, device, setup.drafter))
+    if setup.device.on_host:
+        return replace(limits, snapshots=_snapshots(setup, limits))
+    room = setup.place.memory_bytes - held_bytes(_weights(setup)) - RESERVED_BYTES
+    if setup.options.max_batch_size is None:
+        limits = _with_room_for_states(setup, room)
+    states = _slot_bytes(setup, limits)
+    share = max(0, min(room // SNAPSHOTS_SHARE, (room - states) // 2))  # the operator may want many requests
+    return replace(limits, snapshots=_snapshots(setup, limits, share // (states // limits.state_slots)))
+
+
+def _with_room_for_states(setup: Setup, room: int) -> Limits:
+    """Those of a batch with no more requests than `STATES_SHARE` of `room`, in bytes, allows: of Qwen3.5-27B a request
+    takes 154 MB, and 256 of them 39 GB.
+    """
+
+    def of_rows(rows: int) -> Limits:
+        options = replace(setup.options, max_batch_size=rows)
+        return derive_limits(options, setup.spec, setup.device, setup.drafter)
+
+    sizes = map(of_rows, GPU_DECODE[::-1])
+    return next((each for each in sizes if STATES_SHARE * _slot_bytes(setup, each) <= room), of_rows(1))
+
+
+def _snapshots(setup: Setup, limits: Limits, most: int | None = None) -> int:
+    """How many states are kept of prefixes: as many as the operator wants, or half as many as of requests, and no more
+    than `most`.
+    """
+    if not setup.prefix_cache:
+        return 0
+    if setup.options.state_snapshots is not None:
+        return setup.options.state_snapshots
+    half = max(1, limits.max_batch_size // 2)
+    return half if most is None else min(half, most)
+
+
+def _slot_bytes(setup: Setup, limits: Limits) -> int:
+    return slot_bytes(limits, setup.spec, setup.dtype, setup.mesh.size)
 
 
 def size(setup: Setup, limits: Limits) -> tuple[Limits, int]:
@@ -88,7 +117,7 @@ def demand_of(setup: Setup, limits: Limits, temporaries: int) -> Demand:
         page=page_bytes(setup.spec, page, setup.cache_dtype, devices)
         + draft_page_bytes(setup.drafter, page, setup.dtype, devices),
         images=image_bytes(limits, setup.spec, setup.dtype, devices),
-        slots=slot_bytes(limits, setup.spec, setup.dtype, devices),
+        slots=_slot_bytes(setup, limits),
     )
 
 

@@ -78,9 +78,14 @@ def test_as_many_requests_run_at_once_as_there_are_states(engine: Engine) -> Non
         engine.step()
 
 
-def test_tokens_survive_a_failed_step_and_preemption(engine: Engine, expected: Answers) -> None:
-    """After the failure the suspects run in halves, so some are preempted once more before they are done."""
+def test_tokens_survive_a_failed_step_and_preemption(
+    engine: Engine, expected: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the failure the suspects run in halves, so some are preempted once more before they are done, and begin
+    again behind snapshots.
+    """
     runner, before = engine.runner, engine.stats()
+    monkeypatch.setattr(engine.scheduler.saving, "least_tokens", 1)
 
     def eleventh(plan: Plan) -> bool:
         return engine.stats().steps == before.steps + 11 and engine.stats().step_failures == before.step_failures
@@ -93,9 +98,28 @@ def test_tokens_survive_a_failed_step_and_preemption(engine: Engine, expected: A
     assert ids_of(answers) == ids_of(expected)
 
 
-def test_prompts_are_not_cached(engine: Engine) -> None:
+def test_short_prompts_are_not_cached(engine: Engine) -> None:
     ids = prompt(40)
     assert [serve(engine, [ask(n, ids, max_tokens=1)])[n].cached_tokens for n in (1, 2)] == [0, 0]
+
+
+def test_longer_prompts_start_from_snapshots(
+    engine: Engine, name: str, zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conversation of two turns, two other questions behind its beginning, and all of that again at once."""
+    slots = not engine.runner.shapes.spec.state_space
+    monkeypatch.setattr(engine.scheduler.saving, "least_tokens", 16)
+    first = prompt(40, seed=5)
+    texts = [first, first + prompt(30, seed=6), *(first[:33] + prompt(30, seed=seed) for seed in (7, 8))]
+    asked = [ask(n, ids, max_tokens=6, logprobs=VOCAB) for n, ids in enumerate(texts)]
+    answers = [serve(engine, [request])[request.id] for request in asked]
+    assert [each.cached_tokens for each in answers] == [0, slots * 32, slots * 32, slots * 32]
+    together = serve(engine, asked)
+    assert [together[n].cached_tokens for n in range(4)] == [slots * each for each in (32, 64, 48, 48)]
+    for ids, answer in [*zip(texts, answers, strict=True), *((texts[n], together[n]) for n in range(4))]:
+        wanted = reference(zoo(name), [*ids, *answer.ids])[len(ids) - 1 : -1]
+        np.testing.assert_allclose(logprob_rows(answer.tokens), wanted, atol=1e-3)
+        assert answer.ids == wanted.argmax(-1).tolist()
 
 
 def test_a_server_answers_what_the_engine_does(zoo: Callable[[str], Path], tmp_path: Path) -> None:

@@ -60,16 +60,25 @@ class FakeDevice:
     Args:
         whole: all tokens of a prompt see each other.
         run: the most rows that layers attend to at once; 0 = none does, and rows stand in for tokens.
+        states: whether layers keep states, each of which stands for all tokens up to the last: a content.
     """
 
     def __init__(
-        self, total: int, page_size: int, slots: int, rope_switch_length: int = 0, *, whole: bool = False, run: int = 0
+        self,
+        total: int,
+        page_size: int,
+        slots: int,
+        rope_switch_length: int = 0,
+        *,
+        whole: bool = False,
+        run: int = 0,
+        states: bool = False,
     ) -> None:
         self.total = total
         self.page_size = page_size
         self.slots = slots
         self.longest = rope_switch_length or math.inf  # text that is not switched
-        self.whole, self.run_rows = whole, run
+        self.whole, self.run_rows, self.keeps_states = whole, run, states
         self.fields = SlotFields(slots, run)
         self.mirror = PageTableMirror(slots)
         self.poisoned: set[int] = set()  # ids of requests whose rows come out as NaN
@@ -81,6 +90,7 @@ class FakeDevice:
         self.table: dict[int, Pages] = {}  # by row, each with the entries that were uploaded
         self.rope_length: dict[int, int] = {}  # by slot, as of when a sequence took it
         self.last: dict[int, int] = {}
+        self.states: dict[int | None, int] = {}  # by slot
         self.stacks: dict[int, bytes] = {}  # digests by slot
         self.image_rows: dict[int, int] = {}
         self.mirror.reset()
@@ -93,6 +103,7 @@ class FakeDevice:
             self.mirror.clear(sequence.slot)
             self.rope_length[sequence.slot] = sequence.rope_length
             self.fields.fill(sequence)
+        self._copy_states(plan.restores)
         for sequence in plan.sees_others:
             self.fields.forget_seen(sequence)
         self._encode(plan)
@@ -100,7 +111,13 @@ class FakeDevice:
         for row in plan.encoder_rows:
             self._run_encoder(row.sequence)
         self._upload(plan.rows)
-        return [self._run_row(row, plan.decode_only) for row in plan.rows]
+        results = [self._run_row(row, plan.decode_only) for row in plan.rows]
+        self._copy_states((each.sequence.slot, each.snapshot) for each in plan.saves)
+        return results
+
+    def _copy_states(self, copies: Iterable[tuple[int | None, int | None]]) -> None:
+        for source, target in copies:
+            self.states[target] = self.states[source]
 
     def rows_of(self, image: EncodedImage) -> list[int]:
         """What the device has in the rows of `image`."""
@@ -125,6 +142,7 @@ class FakeDevice:
         for fork in forks:
             assert fork.child.slot is not None
             self.mirror.rewind(fork.child.slot, fork.kept)
+            self.states[fork.child.slot] = self.states[fork.parent.slot]
         for source, target in [copy for fork in forks for copy in fork.copies]:
             self.cells[target] = [*self.cells[source]]
 
@@ -191,7 +209,11 @@ class FakeDevice:
         for position in range(row.start, row.start + row.count):
             token = known.pop(0) if known else self._last(sequence)
             token = self._as_seen(token, seen[position - row.start])
-            content = content_after(self._before(sequence, own, position), token, encoded, adapter)
+            before = self._before(sequence, own, position)
+            if self.keeps_states and position and self.states.get(sequence.slot) != before:
+                before = UNWRITTEN
+            content = content_after(before, token, encoded, adapter)
+            self.states[sequence.slot] = content if finite else POISON
             sampled.append(sample(seed, content))
             page, offset = divmod(position, self.page_size)
             for number, table in enumerate(own):

@@ -14,6 +14,7 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.cache.snapshots import Snapshots
 from jaxengine.engine.answers import Answers
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, FinishReason, Token
@@ -69,14 +70,25 @@ class FakeEngine:
         rope_switch_length: int = 0,
         drafts: random.Random | None = None,
         images: ImagePlanner | None = None,
+        snapshots: int | None = None,
+        least_saved: int = 1,
     ) -> None:
-        """Without `drafts` no step verifies any; else chance decides which."""
+        """Without `drafts` no step verifies any; else chance decides which. With so many `snapshots`, or none, layers
+        keep states; without a number they do not.
+        """
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
         self.whole = images is not None and images.horizon == "prompt"
         self.run = images.run if images else 0
+        kept = None if snapshots is None else Snapshots(range(slots + 1, slots + 1 + snapshots))
         tables = PageTables(
-            self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache, whole_prompts=self.whole
+            self.pool,
+            windows,
+            token_budget,
+            model="m",
+            prefix_cache=prefix_cache,
+            whole_prompts=self.whole,
+            snapshots=kept,
         )
         speculator = ForcedDrafts(self._future, drafts, vocab=VOCAB) if drafts else None
         self.scheduler = Scheduler(
@@ -88,7 +100,9 @@ class FakeEngine:
             images=images,
         )
         self.scheduler.admission.most_passing = MOST_PASSING
-        self.device = FakeDevice(pages, page_size, slots, rope_switch_length, whole=self.whole, run=self.run)
+        self.scheduler.saving.least_tokens = least_saved
+        sees = {"whole": self.whole, "run": self.run}
+        self.device = FakeDevice(pages, page_size, slots, rope_switch_length, **sees, states=kept is not None)
         self.answers = Answers([EOS])
         self.clock = 0.0
         self.steps: deque[Step] = deque()
@@ -361,6 +375,8 @@ class FakeEngine:
         tables = [[tuple(table.pages) for table in r.sequence.tables] for r in plan.rows]
         self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
         self.events["drains"] += plan.drain
+        self.events["saves"] += len(plan.saves)
+        self.events["restores"] += len(plan.restores)
         self.events["evictions"] += check.evictions
         self.events["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
         self.events["released pages"] += sum(table.released for s in self.live for table in s.tables)

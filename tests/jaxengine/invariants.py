@@ -5,7 +5,7 @@ Each message starts with the invariant's number. `check_state` holds I1-I3, I5, 
 neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
 sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. I26 is about drafts:
 nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`, I30
-about images, see `image_invariants`. I28 and I29
+about images, see `image_invariants`, I31 about states, see `state_invariants`. I28 and I29
 are about what a gateway is told: the pages that prompts can start from, and how much of prompts is left. Properties
 that need two runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21
 (grammars) does not exist yet.
@@ -31,6 +31,7 @@ from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
 from tests.jaxengine.fake_device import digest_of
 from tests.jaxengine.fake_model import encoder_contents, whole_content
 from tests.jaxengine.image_invariants import ImageCheck, check_images, holders_left
+from tests.jaxengine.state_invariants import check_snapshots
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -49,6 +50,7 @@ def check_state(engine: FakeEngine) -> None:
     check_drafts(engine)
     check_beams(engine)
     check_images(engine)
+    check_snapshots(engine)
     for sequence in engine.members:
         _check_sequence(engine, sequence)
 
@@ -203,6 +205,8 @@ class PlanCheck:
         limit = engine.scheduler.rope_switch_length
         self.outgrown = {s for s in self.running if s.rope_length <= limit < s.length}
         self.indexed = set(engine.pool.index)
+        snapshots = engine.scheduler.tables.snapshots
+        self.saved = None if snapshots is None else set(snapshots.found)
         self.adapters = PlacementCheck(engine)
         self.drafts = DraftCheck(engine)
         self.beams = BeamCheck(engine)
@@ -315,7 +319,9 @@ class PlanCheck:
         assert shortest <= computed // size <= longest, f"I7: a hit of {computed // size}, longest {longest}"
 
     def _prefix(self, sequence: Sequence, indexed: set[tuple[int, bytes]]) -> int:
-        """The longest prefix, in pages, whose visible pages every table has; all lengths are tried."""
+        """The longest prefix, in pages, whose visible pages every table has, and of which there is a snapshot where
+        layers keep states; all lengths are tried.
+        """
         size, keys = self.engine.pool.page_size, [self.engine.root(sequence.request)]
         for start in range(0, len(sequence.tokens) - size, size):
             seen = seen_in(sequence.request.images, start, start + size)
@@ -323,7 +329,8 @@ class PlanCheck:
 
         def has(count: int) -> bool:
             firsts = enumerate(first_pages(self.engine, count * size))
-            return all((table, key) in indexed for table, first in firsts for key in keys[1 + first : 1 + count])
+            cached = all((table, key) in indexed for table, first in firsts for key in keys[1 + first : 1 + count])
+            return cached and (self.saved is None or count == 0 or keys[count] in self.saved)
 
         return max(count for count in range(len(keys)) if has(count))
 
@@ -338,13 +345,23 @@ class PlanCheck:
             assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
         older = [s for s in scheduler.queue.waiting if s.order < newest.get(s.request.caller, s.order)]
-        passed = [s for s in older if not any(self._waits_for_prefix(s, other) for other in scheduler.batch.running)]
+        running, ends = scheduler.batch.running, {row.sequence: row.start + row.count for row in plan.rows}
+        passed = [s for s in older if not any(self._waits_for_prefix(s, each, ends) for each in running)]
         assert all(waits_for_adapter(self.engine, s) for s in passed), "I17: admitted past an older one"
         count_passed(self.engine, plan, passed)
 
-    def _waits_for_prefix(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether the next page that `other` will offer is one `sequence` may start from; then others may pass it."""
-        end = (other.offered_pages + 1) * self.engine.pool.page_size
+    def _waits_for_prefix(self, sequence: Sequence, other: Sequence, ends: dict[Sequence, int]) -> bool:
+        """Whether the next page that `other` will offer is one `sequence` may start from; then others may pass it.
+        Where layers keep states, the next snapshot is; `ends` are those of the plan's rows, by sequence.
+        """
+        size = self.engine.pool.page_size
+        if self.saved is not None:
+            coming = {*other.saves, ends.get(other, 0) // size * size} - {0}
+            return any(self._can_start(sequence, other, end) for end in coming)
+        return self._can_start(sequence, other, (other.offered_pages + 1) * size)
+
+    def _can_start(self, sequence: Sequence, other: Sequence, end: int) -> bool:
+        """Whether `sequence` can start where its first tokens, up to `end`, are those of `other`."""
         known = end <= len(other.tokens) and end < len(sequence.tokens)
         alike = sequence.request.salt == other.request.salt and digest_of(sequence) == digest_of(other)
         alike = alike and sequence.tokens[:end] == other.tokens[:end]

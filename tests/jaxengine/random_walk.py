@@ -16,6 +16,7 @@ MAX_ALIVE = 12
 WHOLE_ANSWERS = 120  # seeds: in the walks of later ones, many requests were begun elsewhere
 SEEING = 150  # seeds: in the walks of later ones, prompts have images
 ATTENDING = 200  # seeds: in the walks of later ones, layers attend to them
+KEEPING = 225  # seeds: in the walks of later ones, layers keep states
 BUDGETS = {  # of tokens beyond the slots
     "token": [0, 1, 8, 500],
     "image": [2 * MOST_ROWS - 1, 20, 500],
@@ -34,15 +35,16 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.resuming = seed >= WHOLE_ANSWERS
-        self.seeing = seed >= SEEING
+        self.seeing = SEEING <= seed < KEEPING
+        keeping = seed >= KEEPING
         self.searching = self.random.random() < 0.3  # most requests are beam searches, which go on for long
         page_size = self.random.choice([1, 2, 3, 4, *(() if self.searching else (16, WHOLE))])
         slots = self.random.randint(2 if self.searching else 1, 6)
-        encoder = self.random.random() < 0.2 and not self.seeing
+        encoder = self.random.random() < 0.2 and seed < SEEING
         windows = (0,) if encoder else self.random.choice(WINDOWS)
-        rope_switch_length = 0 if encoder else self.random.choice([0, 0, 0, 0, 0, 0, 12, 30])
+        rope_switch_length = 0 if encoder or keeping else self.random.choice([0, 0, 0, 0, 0, 0, 12, 30])
         by_position = not (encoder or rope_switch_length)
-        self.cross = seed >= ATTENDING
+        self.cross = ATTENDING <= seed < KEEPING
         images = self._runs() if self.cross else self._images() if self.seeing else None
         budgets = [slots, slots + 1, 8, *(() if self.searching else (16, 512))]
         most_tokens = 160 if self.searching else 300 if self.seeing else 80
@@ -56,8 +58,10 @@ class Walk:
             windows=windows,
             adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
             rope_switch_length=rope_switch_length,
-            drafts=random.Random(seed) if seed % 2 else None,
+            drafts=random.Random(seed) if seed % 2 and not keeping else None,
             images=images,
+            snapshots=self.random.choice([1, 2, 5]) if keeping else None,
+            least_saved=self.random.choice([1, 1, 5]) if keeping else 1,
         )
         texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
         self.texts: list[Prompt] = [(text, ()) for text in texts]

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Ids
+from typing import Any
 
 import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine import gauges
 from jaxengine.request.cached_pages import CachedPages
-from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.rpc.page_keys import short_key
 from jaxengine.scheduler.admission import Admission
@@ -63,8 +63,8 @@ def all_beams_of_a_search_have_a_prompt_to_compute(patch: Patch) -> None:
 def what_was_answered_before_counts_as_cached_prompt(patch: Patch) -> None:
     start = Admission._start
 
-    def counting(admission: Admission, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
-        start(admission, sequence, prefix, plan)
+    def counting(admission: Admission, sequence: Sequence, prefix: list[PageTable], *others: Any) -> None:
+        start(admission, sequence, prefix, *others)
         if sequence.preemptions == 0:
             sequence.cached_tokens = len(prefix[0].pages) * admission.tables.pool.page_size
 

@@ -128,12 +128,15 @@ def test_states_take_a_third_of_what_weights_leave(tmp_path: Path) -> None:
     each = 48 * (48 * 128 * 128 * 4 + 3 * 10_240 * 2)
     told = facts(planned(model, "--devices", "h200"))
     assert (told["fits"], told["max_batch_size"]) == (True, 160)
-    assert told["bytes_of_a_device"]["slots"] == 161 * each
+    assert told["bytes_of_a_device"]["slots"] == (161 + 80) * each  # and behind half as many prefixes
     assert told["bytes_of_a_page"] == 16 * 16 * 2 * 4 * 256 * 2  # of 16 layers with attention
     halved = facts(planned(model, "--devices", "h200x2", "--num-shard", "2"))
-    assert halved["bytes_of_a_device"]["slots"] == 257 * each // 2
+    assert halved["bytes_of_a_device"]["slots"] == (257 + 128) * each // 2
     refused = planned(model, "--devices", "h100", "--max-batch-size", "256")
-    assert "the states of 256 requests take 36.85 GiB" in refused.problem and "max_batch_size" in refused.problem
+    assert "the states of 256 requests and of 0 prefixes take 36.85 GiB" in refused.problem
+    assert "lower max_batch_size or state_snapshots" in refused.problem
+    none = facts(planned(model, "--devices", "h200", "--state-snapshots", "0"))
+    assert none["bytes_of_a_device"]["slots"] == 161 * each
 
 
 def test_what_an_encoder_computes_is_not_guessed(seq2seq: Checkpoints) -> None:

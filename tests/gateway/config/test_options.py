@@ -54,7 +54,7 @@ EXAMPLES = {
     "max_images": "2", "max_image_size": "1000", "max_image_pixels": "1000", "image_payload_limit": "1000",
     "max_image_memory": "1000",
     "allowed_media_domains": "*.example.com", "image_fetch_timeout": "2",
-    "max_image_patches": "4096", "image_cache_tokens": "65536",
+    "max_image_patches": "4096", "image_cache_tokens": "65536", "state_snapshots": "24",
     "admin_port": "9002", "grpc_port": "8001", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
 

@@ -4,13 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jaxengine import adapter_mutants, beam_mutants, draft_mutants, image_mutants, mutants, report_mutants
+from tests.jaxengine import (
+    adapter_mutants,
+    beam_mutants,
+    draft_mutants,
+    image_mutants,
+    mutants,
+    report_mutants,
+    state_mutants,
+)
 from tests.jaxengine.invariants import check_idle
-from tests.jaxengine.random_walk import ATTENDING, SEEING, Walk
+from tests.jaxengine.random_walk import ATTENDING, KEEPING, SEEING, Walk
 
-WALKS, EVENTS = 225, 400  # what the property tests spend
+WALKS, EVENTS = 260, 400  # what the property tests spend
 CAUGHT_BY = mutants.CAUGHT_BY | adapter_mutants.CAUGHT_BY | draft_mutants.CAUGHT_BY | beam_mutants.CAUGHT_BY
-CAUGHT_BY |= report_mutants.CAUGHT_BY | image_mutants.CAUGHT_BY
+CAUGHT_BY |= report_mutants.CAUGHT_BY | image_mutants.CAUGHT_BY | state_mutants.CAUGHT_BY
 
 
 def complaint(seed: int) -> str:
@@ -29,7 +37,8 @@ def test_the_walk_catches(
     bug: Callable[[pytest.MonkeyPatch], None], invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    first = ATTENDING if bug in image_mutants.OF_RUNS else SEEING if bug in image_mutants.CAUGHT_BY else 0
+    seeing = ATTENDING if bug in image_mutants.OF_RUNS else SEEING if bug in image_mutants.CAUGHT_BY else 0
+    first = KEEPING if bug in state_mutants.CAUGHT_BY else seeing
     complaints = (complaint(seed) for seed in range(first, WALKS))
     assert any(invariant in text.split(":")[0] for text in complaints)
 

@@ -1,0 +1,107 @@
+"""Where layers keep states, prompts start from snapshots of them: which are made, and who starts from which."""
+
+from jaxengine.request.sequence import Sequence
+from tests.jaxengine.fake_engine import FakeEngine
+from tests.jaxengine.invariants import check_idle
+
+SIZE = 4
+TEXT = [1 + i % 7 for i in range(60)]
+Chunks = list[tuple[int, int]]
+
+
+def engine_of(snapshots: int = 4, least_saved: int = 8, token_budget: int = 64) -> FakeEngine:
+    sizes = {"pages": 200, "page_size": SIZE, "slots": 4, "token_budget": token_budget}
+    return FakeEngine(**sizes, snapshots=snapshots, least_saved=least_saved)
+
+
+def served(engine: FakeEngine, *prompts: list[int]) -> list[Chunks]:
+    """The rows of each prompt that it is computed in, start and count each, if all come at once."""
+    sequences = [engine.add(prompt, max_tokens=2) for prompt in prompts]
+    begun = len(engine.decisions)
+    engine.serve_until_idle()
+    check_idle(engine)
+    rows = [row for step, *_ in engine.decisions[begun:] for row in step]
+    return [[(start, count) for of, _, start, count, _ in rows if of == each.request.id] for each in sequences]
+
+
+def prompt_rows(chunks: Chunks, prompt: list[int]) -> Chunks:
+    return [each for each in chunks if each[0] < len(prompt)]
+
+
+def test_a_prompt_ends_a_chunk_with_its_last_page_and_the_next_turn_starts_there() -> None:
+    engine = engine_of()
+    (first,) = served(engine, TEXT[:18])
+    assert prompt_rows(first, TEXT[:18]) == [(0, 16), (16, 2)]
+    (second,) = served(engine, TEXT[:31])
+    assert prompt_rows(second, TEXT[:31]) == [(16, 12), (28, 3)]
+    assert engine.sequences[1].cached_tokens == 16
+
+
+def test_a_token_is_always_left_to_compute() -> None:
+    engine = engine_of()
+    (first,), (again,) = served(engine, TEXT[:16]), served(engine, TEXT[:16])
+    assert prompt_rows(first, TEXT[:16]) == [(0, 12), (12, 4)]
+    assert prompt_rows(again, TEXT[:16]) == [(12, 4)]
+
+
+def test_what_prompts_have_in_common_is_saved_by_the_second_and_found_by_the_third() -> None:
+    engine = engine_of()
+    prompts = [TEXT[:24] + [tail] * 12 for tail in (1, 2, 3)]
+    chunks = [prompt_rows(served(engine, prompt)[0], prompt) for prompt in prompts]
+    assert chunks == [[(0, 32), (32, 4)], [(0, 24), (24, 8), (32, 4)], [(24, 8), (32, 4)]]
+
+
+def test_of_a_burst_with_a_common_beginning_two_compute_it() -> None:
+    engine = engine_of(token_budget=256)
+    prompts = [TEXT[:24] + [tail] * 12 for tail in (1, 2, 3, 4)]
+    chunks = served(engine, *prompts)
+    assert [each[0][0] for each in chunks] == [0, 0, 24, 24]
+    assert [each.cached_tokens for each in engine.sequences] == [0, 0, 24, 24]
+
+
+def test_of_a_burst_of_one_prompt_one_computes_it() -> None:
+    chunks = served(engine_of(token_budget=256), *[TEXT[:30]] * 4)
+    assert [each[0][0] for each in chunks] == [0, 28, 28, 28]
+
+
+def test_what_is_soon_computed_again_is_not_saved() -> None:
+    engine = engine_of(least_saved=16)
+    (short,) = served(engine, TEXT[:15])
+    assert prompt_rows(short, TEXT[:15]) == [(0, 15)]
+    (long,), (longer,) = served(engine, TEXT[:30]), served(engine, TEXT[:40])
+    assert prompt_rows(long, TEXT[:30]) == [(0, 28), (28, 2)]
+    assert prompt_rows(longer, TEXT[:40]) == [(28, 12)]  # 8 tokens behind the snapshot
+
+
+def test_the_snapshot_whose_use_is_the_longest_ago_is_taken_over() -> None:
+    engine = engine_of(snapshots=2)
+    texts = [[tail] * 30 for tail in (1, 2, 3)]
+    served(engine, texts[0]), served(engine, texts[1])
+    served(engine, texts[0])
+    served(engine, texts[2])
+    starts = [served(engine, text)[0][0][0] for text in (texts[0], texts[2], texts[1])]
+    assert starts == [28, 28, 0]
+
+
+def test_who_wants_all_logprobs_neither_starts_from_a_snapshot_nor_makes_one() -> None:
+    engine = engine_of()
+    asking: list[Sequence] = []
+    for wanted in (True, False, True):
+        asking.append(engine.add(TEXT[:30], max_tokens=2, prompt_logprobs=wanted))
+        engine.serve_until_idle()
+    assert [each.cached_tokens for each in asking] == [0, 0, 0]
+    assert engine.events["saves"] == 1
+
+
+def test_a_request_that_is_computed_again_starts_from_its_own_snapshot() -> None:
+    engine = engine_of()
+    sequence = engine.add(TEXT[:30], max_tokens=12, ignore_eos=True)
+    for _ in range(6):
+        engine.serve()
+    engine.collect_all()
+    engine.dispatch(only=lambda _: False)  # nobody, so it is preempted
+    assert sequence.preemptions == 1 and len(sequence.tokens) > 32
+    (row,) = engine.dispatch().rows
+    assert row.start == 28
+    engine.serve_until_idle()
+    check_idle(engine)
