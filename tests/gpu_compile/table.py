@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu_compile import h200
-from tests.gpu_compile.programs import ROWS, TOKENS, cut, decode, mixed
+from tests.gpu_compile.steps import ROWS, TOKENS, cut, decode, mixed
 from tests.shapes import BLOOM_3B, GPT2, LLAMA_8B, OPT_6_7B, PYTHIA_6_9B
 
 MODELS = {

@@ -16,7 +16,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.startup.memory import besides_arguments
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile.h200 import once
-from tests.gpu_compile.programs import BY_AXES, OPTIONS, compiler, cut
+from tests.gpu_compile.steps import BY_AXES, OPTIONS, compiler, cut
 from tests.shapes import (
     BLOOM_3B,
     DEEPSEEK_V3,

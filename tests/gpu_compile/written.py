@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxengine.ops.triton import dequantised
 from tests.gpu_compile.h200 import MIB
-from tests.gpu_compile.programs import FOUR_LAYERS, TOKENS
+from tests.gpu_compile.steps import FOUR_LAYERS, TOKENS
 from tests.shapes import LLAMA_8B
 
 HIDDEN, FFN = LLAMA_8B.hidden_size, LLAMA_8B.ffn_size

@@ -15,8 +15,8 @@ from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.triton.scan import scan
 from jaxengine.sharding import make_mesh, replicated
 from tests.gpu_compile import h200, thunks
-from tests.gpu_compile.programs import decode, mixed
 from tests.gpu_compile.ptxas import kernel
+from tests.gpu_compile.steps import decode, mixed
 from tests.shapes import FALCON_MAMBA_7B
 
 LAYERS, CHANNELS, STATES, PAGES = 2, 8192, 16, 257
