@@ -1,4 +1,4 @@
-"""Tokenizers that come without tokenizer.json: sentencepiece's model file, or a vocabulary and merges.
+"""Tokenizers that come without tokenizer.json: sentencepiece's model file, tiktoken's, or a vocabulary and merges.
 
 transformers knows how each family's tokenizer is built of them. The tokenizer.json that it builds is kept in our cache,
 beside copies of the other files that the gateway reads. Code that a checkpoint brings along is never run: a tokenizer
@@ -14,8 +14,9 @@ from convert.announce import announce
 from convert.cache import cache_root, made_once
 from convert.config.config import read_json
 from convert.errors import CheckpointError
+from convert.tokenizer import tiktoken_file
 
-VOCABULARIES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+VOCABULARIES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", tiktoken_file.NAME)
 OTHERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json")
 
 
@@ -56,6 +57,8 @@ def _read(directory: Path) -> Any:
     """The tokenizer of `directory`, as an object of the `tokenizers` library."""
     from transformers import AutoTokenizer, TokenizersBackend
 
+    if (directory / tiktoken_file.NAME).is_file():
+        return tiktoken_file.read(directory)
     config = directory / "tokenizer_config.json"
     own_code = config.is_file() and "auto_map" in read_json(config)
     try:

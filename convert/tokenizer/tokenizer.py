@@ -56,7 +56,7 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
 
 
 def _lacking(directory: Path) -> str:
-    """Why there is nothing to make a tokenizer.json of; Kimi's, for one, is code."""
+    """Why there is nothing to make a tokenizer.json of: it may be code."""
     settings = directory / "tokenizer_config.json"
     if settings.is_file() and "auto_map" in read_json(settings):
         return "code of the checkpoint's own is never run: convert its tokenizer, and put tokenizer.json there"

@@ -94,14 +94,13 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def test_a_tokenizer_that_is_code_of_the_checkpoint_s_own_is_refused(copy_of: Callable[[str], Path]) -> None:
-    """As Kimi's, of tiktoken.model."""
     directory = copy_of("llama")
     (directory / "tokenizer.json").unlink()
-    (directory / "tiktoken.model").write_text("IQ== 0")
-    write(directory, tokenizer_class="TikTokenTokenizer", auto_map={"AutoTokenizer": ["tokenization_kimi.Own", None]})
+    (directory / "own.tiktoken").write_text("IQ== 0")
+    write(directory, tokenizer_class="OwnTokenizer", auto_map={"AutoTokenizer": ["own.OwnTokenizer", None]})
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json, and code of the checkpoint's own is never run"):
         open_model(str(directory))
-    write(directory, tokenizer_class="TikTokenTokenizer")
+    write(directory, tokenizer_class="OwnTokenizer")
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json, and nothing to make one of"):
         open_model(str(directory))
 
