@@ -54,6 +54,7 @@ _TOOLS = (
     _Rule("mistral", texts=("[TOOL_CALLS]", "[ARGS]")),
     _Rule("mistral_v3", texts=("[TOOL_CALLS]",)),
     _Rule("internlm", texts=("<|action_start|>",)),
+    _Rule("nemotron_json", texts=("<TOOLCALL>",)),
     _Rule("hunyuan_a13b", texts=("<tool_calls>", "<answer>")),
     _Rule("jamba", texts=("<tool_calls>",)),
     _Rule("olmo3", texts=("<function_calls>",)),

@@ -280,6 +280,15 @@ _ROWS = (
         tail="\n]</tool_calls>",
     ),
     MarkedFormat(
+        "nemotron_json",  # the name of the plugin for vLLM that comes with Nemotron Nano 2
+        _LIST,
+        opens=("<TOOLCALL>",),
+        closes=("</TOOLCALL>",),
+        head="<TOOLCALL>[",
+        between=", ",
+        tail="]</TOOLCALL>",
+    ),
+    MarkedFormat(
         "hunyuan_a13b",
         _LIST,
         opens=("<tool_calls>",),

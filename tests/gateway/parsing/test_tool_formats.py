@@ -28,6 +28,7 @@ TEXTS = {
     "internlm": '<|action_start|><|plugin|>\n{"name": "look", "parameters": {"at": "Rome"}}<|action_end|>\n'
     '<|action_start|><|plugin|>\n{"name": "wait", "parameters": {}}<|action_end|>',
     "jamba": '<tool_calls>[\n    {"name": "look", "arguments": {"at": "Rome"}},\n    {"name": "wait"}\n]</tool_calls>',
+    "nemotron_json": f"<TOOLCALL>{JSON_LIST}</TOOLCALL>",
     "hunyuan_a13b": f"<tool_calls>{JSON_LIST}</tool_calls>",
     "xlam": JSON_LIST,
     "pythonic": f"[{PYTHON}]",
