@@ -108,6 +108,7 @@ def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
         "attention.head_count_kv": [config["num_key_value_heads"] if each == FULL else 0 for each in types],
         "feed_forward_length": [width if each in ("mlp", "moe") else 0 for each in types],
         "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "attention.value_length": config["head_dim"],
         "rope.dimension_count": config["hidden_size"] // config["num_attention_heads"],
         "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
     }
