@@ -43,6 +43,8 @@ def gemma4(file: GgufFile, metadata: Config) -> dict[str, Any]:
     count = layer_count(file, metadata)
     types = _types(metadata, count)
     own = count - metadata.integer("attention.shared_kv_layers", 0, least=0)
+    if own < 1:
+        raise metadata.error("attention.shared_kv_layers", f"must be less than the {count} layers")
     alike = [i for i in range(own) if types[i] == FULL and f"blk.{i}.attn_v.weight" not in file.tensors]
     apart = GATE_EXPERTS in file.tensors
     return {
@@ -58,7 +60,7 @@ def gemma4(file: GgufFile, metadata: Config) -> dict[str, Any]:
         },
         "tensors": {**TENSORS, **(APART if apart else {}), **{f"layers.{i}.qkv": _alike(i) for i in alike}},
         "joint_experts": "" if apart else "straight",
-        "unread": tuple(rf"^blk\.{i}\.attn_(k|v|k_norm)\.weight$" for i in range(max(0, own), count)),
+        "unread": tuple(rf"^blk\.{i}\.attn_(k|v|k_norm)\.weight$" for i in range(own, count)),
     }
 
 
