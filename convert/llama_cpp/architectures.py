@@ -37,6 +37,7 @@ class Architecture:
     plus_one: weights of norms are stored with 1 added.
     joint_experts: "straight" where gate and up of experts are one tensor.
     unread: patterns of tensors that no layer reads.
+    multiplied: weights have the configuration's multipliers in them, so an adapter of the checkpoint does not fit.
     """
 
     model_type: str
@@ -48,6 +49,7 @@ class Architecture:
     plus_one: bool = False
     joint_experts: Literal["", "straight"] = ""
     unread: tuple[str, ...] = ()
+    multiplied: bool = False
 
 
 COMMON = {
@@ -155,6 +157,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes it; the multipliers are in the weights
         present={"mamba_rms_norm": "blk.0.ssm_norm.weight", "mamba_conv_bias": "blk.0.ssm_conv1d.bias"},
         tensors=hybrids.FALCON_H1_TENSORS,
+        multiplied=True,
     ),
     "gemma": Architecture("gemma", plus_one=True),
     "gemma2": Architecture(

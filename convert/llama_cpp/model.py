@@ -7,14 +7,16 @@ space.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import gguf
 import numpy as np
 
-from convert.compose import compose_as
+from convert.adapters.adapter import Adapter
+from convert.adapters.adapter_reader import AdapterReader
+from convert.compose import adapter_reader, compose_as
 from convert.families import family_of
 from convert.families.family import Family, drafting_layers
 from convert.formats.gguf import GgufFile
@@ -23,6 +25,7 @@ from convert.formats.tensors import Index, Tensors
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 from convert.mapping.composition import ComposedSource
+from jaxengine.architecture.model import ModelSpec
 
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
@@ -41,6 +44,12 @@ def open_gguf(file: GgufFile) -> ComposedSource:
     drafting = tuple(rf"^blk\.{layer}\." for layer in drafting_layers(family, config))
     stored = _as_stored(family, found, file.metadata["general.architecture"], drafting)
     return compose_as(config, stored, GgufTensors(file, found.plus_one))
+
+
+def gguf_adapters(file: GgufFile, spec: ModelSpec, find: Callable[[str], Adapter]) -> AdapterReader | None:
+    """What reads adapters, which `find` finds, of the checkpoint that `file` was made of; None where none would fit."""
+    config, found = config_of(file)
+    return None if found.multiplied else adapter_reader(config, spec, find)
 
 
 def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str, ...]) -> Family:

@@ -11,6 +11,7 @@ from convert.config.config import Config
 from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
+from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.families.forward import Forward
@@ -29,6 +30,11 @@ def test_logits_are_the_original_s(changes: dict[str, Any], tmp_path: Path) -> N
     expected = logits(original)
     assert np.ptp(expected, axis=1).min() > 0.5  # the checkpoint says something
     np.testing.assert_allclose(logits(converted), expected, atol=1e-4)
+
+
+def test_adapters_of_the_checkpoint_do_not_fit_the_multiplied_weights(tmp_path: Path) -> None:
+    path = write_tiny_gguf(write_model(tmp_path / "model", ZOO["falcon_h1"]), tmp_path / "x.gguf")
+    assert open_model(str(path), cache_dir=tmp_path).adapters is None
 
 
 def logits(source: ParameterSource) -> np.ndarray:
