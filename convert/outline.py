@@ -26,8 +26,8 @@ from convert.families.family import named
 from convert.families.multimodal import eyes_of, text_config
 from convert.formats.shards import SAFETENSORS, has_tensors, open_tensors, safetensors_names
 from convert.formats.tensors import Tensors
-from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
-from convert.llama_cpp.model import open_gguf
+from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT
+from convert.llama_cpp.model import gguf_adapters, open_gguf
 from convert.mapping.described_tensors import DescribedTensors
 from convert.mapping.recipes import recipes
 from convert.origin import hub
@@ -173,7 +173,7 @@ def _of_gguf(model_id: str, repository: str, name: str, revision: str | None, ca
         return Outline(open_model(model_id, revision, cache_dir=cache_dir), FILES)
     file = open_header(hub.RemoteFile(repository, name, revision or "main"), (ROPE_FACTORS, LONG, SHORT))
     source = open_gguf(file)
-    adapters = adapter_reader(config_of(file)[0], source.spec, adapter_finder(model_id, cache_dir))
+    adapters = gguf_adapters(file, source.spec, adapter_finder(model_id, cache_dir))
     quantization = gguf_quantization(file)
     made = OpenModel(source, file.path, model_id, "", (), file.path, quantization, adapters=adapters)
     return Outline(made, HEADER)

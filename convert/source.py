@@ -35,8 +35,7 @@ from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
 from convert.formats.gguf_tokenizer import VERSION, write_tokenizer
 from convert.formats.shards import open_tensors
-from convert.llama_cpp.config import config_of
-from convert.llama_cpp.model import open_gguf
+from convert.llama_cpp.model import gguf_adapters, open_gguf
 from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
 from convert.quantized.methods import method_name
@@ -329,7 +328,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     _refuse_adapter(adapter, path, "is a GGUF file")
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
-    adapters = adapter_reader(config_of(file)[0], source.spec, adapter_finder(model_id, cache_dir))
+    adapters = gguf_adapters(file, source.spec, adapter_finder(model_id, cache_dir))
     model = OpenModel(source, files, model_id, revision, (), path, gguf_quantization(file), adapters=adapters)
     return _with_tokenizer(model, files)
 

@@ -1,8 +1,8 @@
 """The tokenizer in a GGUF file's metadata, written out as tokenizer.json and its companions.
 
-Three kinds exist: byte-level BPE ("gpt2"), whose way of splitting text into words is only named ("pre"), sentencepiece
-BPE ("llama"), whose merges are only implied by scores, and sentencepiece unigram ("t5"). An unknown name is refused: a
-wrong split encodes most texts right and some wrong, which nobody would notice.
+Four kinds exist: byte-level BPE ("gpt2"), whose way of splitting text into words is only named ("pre"), sentencepiece
+BPE ("llama"), whose merges are only implied by scores, the same with its merges ("gemma4"), and sentencepiece unigram
+("t5"). An unknown name is refused: a wrong split encodes most texts right and some wrong, which nobody would notice.
 """
 
 import json
@@ -40,9 +40,10 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
         raise CheckpointError(f"{where}: tokenizer has {len(tokens)} tokens and {len(kinds)} token types")
     count = _without_padding(tokens, kinds)
     tokens, kinds = tokens[:count], kinds[:count]
-    build = {"gpt2": _byte_level, "llama": _sentencepiece, "t5": _unigram}.get(str(fields.get("model")))
+    build = BUILDERS.get(str(fields.get("model")))
     if build is None:
-        raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2, llama or t5, got {fields.get('model')!r}")
+        known = ", ".join(BUILDERS)
+        raise CheckpointError(f"{where}: tokenizer.ggml.model must be one of {known}, got {fields.get('model')!r}")
     fields = {**(UNIGRAM_IDS if fields["model"] == "t5" else {}), **fields}
     special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
     for key in END_IDS:
@@ -110,6 +111,17 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tok
     return tokenizer
 
 
+def _gemma4(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
+    """As transformers' GemmaTokenizer. llama.cpp also cuts a text at its line breaks."""
+    merges = [_pair(merge, where) for merge in _strings(fields, "merges", where)]
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    unknown = _special(fields, "unknown", tokens, where)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
 def _unigram(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
     """sentencepiece's unigram model, with T5's spaces: one in front, none behind, none twice in a row."""
     for key in ("add_space_prefix", "remove_extra_whitespaces"):
@@ -128,6 +140,9 @@ def _unigram(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return tokenizer
+
+
+BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _gemma4, "t5": _unigram}
 
 
 def _implied_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
@@ -178,7 +193,9 @@ def _special(fields: dict[str, Any], name: str, tokens: list[str], where: str) -
 def _marks(fields: dict[str, Any], special: dict[str, str | None]) -> dict[str, bool]:
     """Whether a text gets bos in front and eos behind. Where the file does not say, llama.cpp's default counts."""
     model = fields["model"]
-    bos_by_default = model == "llama" or (model == "gpt2" and SPLITS.get(fields.get("pre", ""), GPT2).adds_bos)
+    bos_by_default = model in ("llama", "gemma4") or (
+        model == "gpt2" and SPLITS.get(fields.get("pre", ""), GPT2).adds_bos
+    )
     bos = bool(fields.get("add_bos_token", bos_by_default)) and special["bos"] is not None
     eos = bool(fields.get("add_eos_token", model == "t5")) and special["eos"] is not None
     return {"add_bos_token": bos, "add_eos_token": eos}

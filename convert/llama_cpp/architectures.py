@@ -4,12 +4,13 @@ Data only. Names of tensors are not here: the `gguf` library has them, in the ta
 Source of how each architecture is stored: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from convert.config.config import Config
 from convert.formats.gguf import GgufFile
+from convert.llama_cpp import gemma4, hybrids
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
 BAICHUAN_13B = {
@@ -34,6 +35,9 @@ class Architecture:
     tensors: names of the tensors that the library's table lacks, by parameter.
     interleaved: rows of q and k are in rotary pairs.
     plus_one: weights of norms are stored with 1 added.
+    joint_experts: "straight" where gate and up of experts are one tensor.
+    unread: patterns of tensors that no layer reads.
+    multiplied: weights have the configuration's multipliers in them, so an adapter of the checkpoint does not fit.
     """
 
     model_type: str
@@ -43,6 +47,9 @@ class Architecture:
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     interleaved: bool = False
     plus_one: bool = False
+    joint_experts: Literal["", "straight"] = ""
+    unread: tuple[str, ...] = ()
+    multiplied: bool = False
 
 
 COMMON = {
@@ -113,6 +120,7 @@ ERNIE_EXPERTS = {
 CHOICE = {"layers.{i}.router_choice_bias": ("blk.{i}.exp_probs_b.bias",)}
 COHERE = Architecture("cohere", {"logit_scale": "logit_scale"}, present={"use_qk_norm": QK_NORM}, interleaved=True)
 LLAMA = Architecture("llama", interleaved=True)
+NEMOTRON_H = Architecture("nemotron_h", hybrids.NEMOTRON, tensors=hybrids.NEMOTRON_TENSORS, interleaved=True)
 QKV = tuple(f"blk.{{i}}.attn_{x}.weight" for x in "qkv")
 FALCON_NORMS = {
     "layers.{i}.attention_norm": ("blk.{i}.attn_norm_2.weight",),
@@ -143,6 +151,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "ernie4_5": Architecture("ernie4_5", interleaved=True),
     "exaone4": Architecture("exaone4", fixed={"sliding_window": None}),
     "falcon": Architecture("falcon", {"num_kv_heads": "attention.head_count_kv"}),
+    "falcon-h1": Architecture(
+        "falcon_h1",
+        hybrids.FALCON_H1,
+        fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes it; the multipliers are in the weights
+        present={"mamba_rms_norm": "blk.0.ssm_norm.weight", "mamba_conv_bias": "blk.0.ssm_conv1d.bias"},
+        tensors=hybrids.FALCON_H1_TENSORS,
+        multiplied=True,
+    ),
     "gemma": Architecture("gemma", plus_one=True),
     "gemma2": Architecture(
         "gemma2",
@@ -153,6 +169,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         plus_one=True,
     ),
     "gemma3": Architecture("gemma3_text", plus_one=True),
+    "gemma4": Architecture("gemma4_text", gemma4.KEYS),
     "glm4": Architecture("glm4", interleaved=True),
     "glm4moe": Architecture(
         "glm4_moe",
@@ -164,12 +181,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt2": Architecture("gpt2"),
     "gptneox": Architecture("gpt_neox"),
     "granite": Architecture("granite", GRANITE, interleaved=True),
+    "granitehybrid": Architecture(
+        "granitemoehybrid",
+        {**GRANITE, **MIXTRAL, **hybrids.MAMBA2, "shared_intermediate_size": "expert_shared_feed_forward_length"},
+        tensors={**GRANITE_EXPERTS, **hybrids.GRANITE_MLP, **hybrids.STEP},
+        interleaved=True,
+    ),
     "granitemoe": Architecture(
         "granitemoe",
         {**GRANITE, **MIXTRAL, "shared_intermediate_size": "expert_shared_feed_forward_length"},
         tensors=GRANITE_EXPERTS,
         interleaved=True,
     ),
+    "lfm2": Architecture("lfm2", hybrids.LFM2),
+    "lfm2moe": Architecture("lfm2_moe", {**hybrids.LFM2, **hybrids.LFM2_EXPERTS}, tensors=CHOICE | hybrids.STACKED),
     "llama": LLAMA,
     "mamba": Architecture(
         "mamba",
@@ -189,6 +214,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "attn_config.alibi_bias_max": "attention.max_alibi_bias",
         },
     ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
     "olmo": Architecture("olmo", {"clip_qkv": "attention.clamp_kqv"}, interleaved=True),
     "olmo2": Architecture("olmo2"),
     "olmoe": Architecture("olmoe", QWEN_MOE, {"norm_topk_prob": False}),
@@ -218,6 +245,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
 }
+LAYERED: Mapping[str, Callable[[GgufFile, Config], dict[str, Any]]] = {
+    "gemma4": gemma4.gemma4,
+    "granitehybrid": hybrids.granite_hybrid,
+    "lfm2": hybrids.lfm2,
+    "lfm2moe": hybrids.lfm2,
+    "nemotron_h": hybrids.nemotron_h,
+    "nemotron_h_moe": hybrids.nemotron_h,
+}  # of which files tell layer by layer what they are
 
 
 def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
@@ -237,6 +272,8 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return replace(known, model_type="falcon_mamba")
     if name == "t5":
         return _t5(known, file)
+    if name in LAYERED:
+        return replace(known, **LAYERED[name](file, metadata))
     if name in ("gemma2", "gemma3"):
         scalar = OWN_ATTENTION_SCALE.get(metadata.integer("block_count"), metadata.integer("attention.key_length"))
         return replace(known, fixed={"query_pre_attn_scalar": scalar})

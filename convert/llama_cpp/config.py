@@ -34,12 +34,16 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
         raise CheckpointError(f"{file.path.name}: general.architecture must be one of {known}, got {name[:80]!r}")
     own = {k.removeprefix(f"{name}."): v for k, v in file.metadata.items() if k.startswith(f"{name}.")}
     metadata = Config(own, f"{file.path.name}: {name}")
+    if metadata.get("attention.causal") is False:
+        raise metadata.error("attention.causal", "must be true: a model that reads in both directions is not supported")
     found = architecture(name, file, metadata)
     values = {**_sizes(file, metadata), **found.fixed, **_renamed(found, metadata), "model_type": found.model_type}
+    values |= {key: value for key, value in found.fixed.items() if isinstance(values[key], list)}  # of each layer
     values |= {key: tensor in file.tensors for key, tensor in found.present.items()}
     drafting = metadata.integer("nextn_predict_layers", 0, least=0)  # the last layers, which only draft
     values["num_hidden_layers"] = metadata.integer("block_count") - drafting
-    values["rope_parameters"] = _ropes(name, file, metadata, values["head_dim"])
+    if "rope_parameters" not in found.fixed:
+        values["rope_parameters"] = _ropes(name, file, metadata, values["head_dim"])
     return Config(values, str(file.path)), found
 
 

@@ -6,14 +6,17 @@ A `Layout` of the same family describes all of it, so nothing here depends on a 
 space.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import gguf
 import numpy as np
 
-from convert.compose import compose_as
+from convert.adapters.adapter import Adapter
+from convert.adapters.adapter_reader import AdapterReader
+from convert.compose import adapter_reader, compose_as
 from convert.families import family_of
 from convert.families.family import Family, drafting_layers
 from convert.formats.gguf import GgufFile
@@ -22,10 +25,12 @@ from convert.formats.tensors import Index, Tensors
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 from convert.mapping.composition import ComposedSource
+from jaxengine.architecture.model import ModelSpec
 
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
-CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
+CONVOLUTIONS, STATE_MATRIX = (".ssm_conv1d.weight", ".shortconv.conv.weight"), ".ssm_a"
+OF_EACH_HEAD, GROUPED_NORM = (".ssm_a", ".ssm_d"), ".ssm_norm.weight"  # of Mamba 2, with an axis more than in a model
 
 
 def open_gguf(file: GgufFile) -> ComposedSource:
@@ -41,6 +46,12 @@ def open_gguf(file: GgufFile) -> ComposedSource:
     return compose_as(config, stored, GgufTensors(file, found.plus_one))
 
 
+def gguf_adapters(file: GgufFile, spec: ModelSpec, find: Callable[[str], Adapter]) -> AdapterReader | None:
+    """What reads adapters, which `find` finds, of the checkpoint that `file` was made of; None where none would fit."""
+    config, found = config_of(file)
+    return None if found.multiplied else adapter_reader(config, spec, find)
+
+
 def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str, ...]) -> Family:
     """`family` with the names and the layout that it has in a GGUF file, of which `unread` names no weights."""
     kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
@@ -50,12 +61,12 @@ def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str
         "transposed": False,
         "interleaved": found.interleaved,
         "stacked_experts": True,
-        "joint_experts": "",
+        "joint_experts": found.joint_experts,
         "bias_as_row": False,
     }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
-    return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=(*ignore, *unread))
+    return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=(*ignore, *found.unread, *unread))
 
 
 def _named(names: gguf.TensorNameMap, theirs: str) -> str:
@@ -72,7 +83,7 @@ class GgufTensors(Tensors):
     """`Tensors` of a file under its own names; in floats they are f32. `plus_one`: norms are stored with 1 added.
 
     Of a state space the file holds the matrix A, where the checkpoint has log(-A), and the convolution without its axis
-    of one input channel.
+    of one input channel. Mamba 2's A and D have a second axis of one element, and its norm one of groups.
     """
 
     def __init__(self, file: GgufFile, plus_one: bool) -> None:
@@ -87,8 +98,10 @@ class GgufTensors(Tensors):
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self._file.tensors[name].shape
-        if name.endswith(CONVOLUTION):
+        if name.endswith(CONVOLUTIONS):
             return (shape[0], 1, *shape[1:])
+        if name.endswith(GROUPED_NORM) or (name.endswith(OF_EACH_HEAD) and shape[1:] == (1,)):
+            return (math.prod(shape),)
         return (1, *shape) if len(shape) == 1 and name.endswith(ROW_VECTORS) else shape
 
     def dtype(self, name: str) -> str:
@@ -106,4 +119,4 @@ class GgufTensors(Tensors):
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """None too of tensors that a file holds otherwise than the model has them."""
-        return None if name.endswith((CONVOLUTION, STATE_MATRIX)) else self._file.tensors[name].quantized()
+        return None if name.endswith((*CONVOLUTIONS, STATE_MATRIX)) else self._file.tensors[name].quantized()

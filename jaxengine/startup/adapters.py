@@ -52,7 +52,8 @@ class AdapterSetup:
             return cls(reader, None)
         if reader is None or not reader.targets:
             raise ValueError(
-                "this model cannot have adapters: its checkpoint has the engine's own layout, or no family knows it"
+                "this model cannot have adapters: its checkpoint has the engine's own layout, or multipliers in its "
+                "weights, or no family knows it"
             )
         read = tuple((each, reader.read(each.path)) for each in named)
         highest = max((weights.rank for _, weights in read), default=0)

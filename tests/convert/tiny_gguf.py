@@ -16,6 +16,7 @@ import numpy as np
 import transformers
 from safetensors.numpy import load_file
 
+from tests.convert import tiny_gguf_layers as layers
 from tests.tiny import tokenizer
 
 F32 = gguf.GGMLQuantizationType.F32
@@ -68,10 +69,12 @@ ARCHITECTURES = {
     "starcoder2": "starcoder2",
     "t5": "t5",
     "umt5": "t5",
+    **layers.ARCHITECTURES,
 }
 # Whose rows of q and k are put in rotary pairs.
 PAIRED = ("llama", "mistral", "mixtral", "baichuan", "granite", "granitemoe", "granitemoeshared", "olmo", "smollm3")
-PAIRED += ("arcee",)
+PAIRED += ("arcee", *layers.PAIRED)
+EXACT = ("conv1d.weight", "conv.conv.weight", ".A_log", ".D")
 Named = Iterator[tuple[str, np.ndarray]]
 
 
@@ -85,19 +88,24 @@ def write_tiny_gguf(
 ) -> Path:
     """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors."""
     config = _config(checkpoint)
-    architecture = ARCHITECTURES[config["model_type"]]
+    layered = config["model_type"] in layers.ARCHITECTURES
+    architecture = layers.architecture(config) if layered else ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    own = {f"{architecture}.{key}": value for key, value in _metadata(config).items() if value is not None}
+    fields = {**_metadata(config), **(layers.metadata(config) if layered else {})}
+    own = {f"{architecture}.{key}": value for key, value in fields.items() if value is not None}
     _write_metadata(writer, {**own, **tokenizer_metadata(), **(metadata or {})})
     names = _names(architecture)
-    for name, values in _stored(load_file(checkpoint / "model.safetensors"), config):
-        stem, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias|)", name).groups()
+    tensors = load_file(checkpoint / "model.safetensors")
+    for name, values in _stored(layers.stored(tensors, config) if layered else tensors, config):
+        stem, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias|\.scale|)", name).groups()
         stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
         known = names.get_name(stem)
+        if known is None and (whole := names.get_name(name)):  # one that the library knows by its whole name
+            known, suffix = whole, ""
         assert known is not None, f"{architecture} has no name for {name}"
-        exact = values.ndim == 1 or suffix == ".bias" or "norm" in stem or name.endswith(("conv1d.weight", ".A_log"))
+        exact = values.ndim == 1 or suffix == ".bias" or "norm" in stem or name.endswith(EXACT)
         _add(writer, known + suffix, values, F32 if exact else kind)
-    for name, values in (extra or {}).items():
+    for name, values in {**(layers.extra(config) if layered else {}), **(extra or {})}.items():
         _add(writer, name, values, F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -132,7 +140,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
     positions = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "seq_length")
     dim = config.get("head_dim") or hidden // heads
     return {
-        "block_count": config["num_hidden_layers"],
+        "block_count": config.get("num_hidden_layers"),
         "context_length": next((config[key] for key in positions if config.get(key)), 2048),
         "embedding_length": hidden,
         "feed_forward_length": 4 * hidden if config["model_type"] == "falcon" else inner,
@@ -278,9 +286,10 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
         elif family.startswith("granitemoe") and "input_linear" in name:
             experts = "block_sparse_moe" in name
             stem = name.partition("block_sparse_moe" if experts else "shared_mlp")[0]
+            alone = "mlp" if config["num_local_experts"] == 0 else "mlp.shared_expert"
             gate, up = np.split(values, 2, axis=-2)
-            yield stem + ("block_sparse_moe.experts.w1" if experts else "mlp.shared_expert.gate_proj") + ".weight", gate
-            yield stem + ("block_sparse_moe.experts.w3" if experts else "mlp.shared_expert.up_proj") + ".weight", up
+            yield stem + ("block_sparse_moe.experts.w1" if experts else f"{alone}.gate_proj") + ".weight", gate
+            yield stem + ("block_sparse_moe.experts.w3" if experts else f"{alone}.up_proj") + ".weight", up
         elif name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), values.reshape(-1)
         elif name.endswith(".sinks"):
@@ -316,7 +325,7 @@ def _number(item: tuple[str, Any]) -> tuple[str, int]:
 
 
 def _changed(family: str, name: str, values: np.ndarray, config: dict[str, Any], heads: int) -> np.ndarray:
-    if family.startswith("gemma") and name.endswith("norm.weight"):
+    if family in ("gemma", "gemma2", "gemma3_text") and name.endswith("norm.weight"):
         return values + 1
     if family in PAIRED and (found := re.search(r"\.([qk])_proj\.", name)):
         return _paired(values, heads if found[1] == "q" else config.get("num_key_value_heads") or heads)

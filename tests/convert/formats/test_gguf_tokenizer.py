@@ -87,6 +87,8 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
     ("pre", "expected"),
     [
         ("tekken", ["Hello", "World", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("pixtral", ["Hello", "World", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("lfm2", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
         ("gpt-4o", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
         ("dbrx", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
         ("stablelm2", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
@@ -156,6 +158,22 @@ def test_generation_config_names_every_end(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [2, 7, 9]
 
 
+def test_gemma_4_s_is_that_of_transformers(tmp_path: Path) -> None:
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{b:02X}>" for b in range(256))]
+    merges = [(SPACE, "t"), ("h", "e"), (SPACE + "t", "he"), (SPACE, SPACE), ("\n", "\n"), ("n", "\n")]
+    tokens += [SPACE, "\n", *"abcdefghijklmnopqrstuvwxyz", *("".join(pair) for pair in merges)]
+    special = {"bos_token_id": 2, "eos_token_id": 1, "padding_token_id": 0, "unknown_token_id": 3}
+    types = [3] * 5 + [6] * 256 + [1] * (len(tokens) - 261)
+    of_merges = [" ".join(pair) for pair in merges]
+    changes = {"model": "gemma4", "pre": ..., "add_bos_token": ..., **special}
+    rebuilt = build(tmp_path, tokens=tokens, token_type=types, merges=of_merges, **changes)
+    original = transformers.GemmaTokenizer({token: id for id, token in enumerate(tokens)}, merges)
+    for text in [*TEXTS, "the  the\n\nthen\n the", " the", "<bos>the<eos>"]:
+        ids = original(text, add_special_tokens=False)["input_ids"]
+        assert rebuilt.encode(text).ids == [2, *ids]  # whether a text begins so is told by llama.cpp, if by no one else
+        assert rebuilt.decode(ids, skip_special_tokens=False) == original.decode(ids, skip_special_tokens=False)
+
+
 SENTENCEPIECE = [SPACE + "th", "he", SPACE + "t", "th", "e" + SPACE, SPACE + "the"]
 
 
@@ -223,8 +241,8 @@ def test_unigram_equals_transformers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "bert"}, "model must be gpt2, llama or t5, got 'bert'"),
-        ({"model": ...}, "model must be gpt2, llama or t5, got None"),
+        ({"model": "bert"}, "model must be one of gpt2, llama, gemma4, t5, got 'bert'"),
+        ({"model": ...}, "model must be one of gpt2, llama, gemma4, t5, got None"),
         ({"pre": "chatglm-bpe"}, "pre must be one of default, gpt-2, .*, got 'chatglm-bpe'"),
         ({"tokens": ...}, "tokens must be a list of strings"),
         ({"tokens": [1, 2]}, "tokens must be a list of strings"),
@@ -234,7 +252,7 @@ def test_unigram_equals_transformers(tmp_path: Path) -> None:
         ({"merges": ["never seen"]}, "tokenizer cannot be built"),
         ({"token_type": [1]}, "320 tokens and 1 token types"),
         ({"token_type": 5}, "token_type must be a list, got 5"),
-        ({"model": ["gpt2"]}, r"model must be gpt2, llama or t5, got \['gpt2'\]"),
+        ({"model": ["gpt2"]}, r"model must be one of gpt2, llama, gemma4, t5, got \['gpt2'\]"),
         ({"pre": ["x"]}, r"pre must be one of default, gpt-2, .*, got \['x'\]"),
         ({"eos_token_id": 320}, "eos_token_id must be below 320, got 320"),
         ({"eot_token_id": [1]}, r"eot_token_id must be below 320, got \[1\]"),
