@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Literal
 
 from gateway.config.options import Options
+from jaxengine.options.adapters import NO_ADAPTER
 from jaxengine.rpc import engine_pb2 as pb
 
 Bound = Literal["requests", "tokens"]  # which limit of `Admission` refuses a request
@@ -36,6 +37,7 @@ class Kind(Enum):
     CONTEXT_LENGTH = auto()
     TEMPLATE = auto()
     MODEL_NOT_FOUND = auto()
+    ADAPTER_GONE = auto()  # it was unloaded after the request had been checked
     NOT_KEPT = auto()  # no stored answer has the id in the path
     PREVIOUS_NOT_KEPT = auto()  # nor that which a request is to go on from
     OVERLOADED = auto()
@@ -116,4 +118,6 @@ def _refusal(reason: str) -> RequestError:
     """The engine's reason to refuse a request. Of a grammar, `param` is `GRAMMAR`, whichever field asked for it."""
     if reason.startswith(f"{GRAMMAR}: "):
         return RequestError.invalid(f"{GRAMMAR} is not valid: {reason.removeprefix(f'{GRAMMAR}: ')}", GRAMMAR)
+    if reason.startswith(NO_ADAPTER):
+        return RequestError(Kind.ADAPTER_GONE, reason, param="model")
     return RequestError(Kind.INVALID, reason or "the engine refused the request")

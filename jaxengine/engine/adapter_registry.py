@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jaxengine.architecture.adaptation import AdapterReader, AdapterShapes, AdapterWeights, LoadedAdapter
 from jaxengine.model.adapters import loaded
 from jaxengine.ops.adapters import AdapterStack
+from jaxengine.options.adapters import NO_ADAPTER
 from jaxengine.request.interface import AdapterRefused, ServedAdapter
 
 logger = logging.getLogger(__name__)
@@ -81,14 +82,14 @@ class AdapterRegistry:
         """Raises AdapterRefused if there is none."""
         with self._lock:
             if self._entries.pop(name, None) is None:
-                raise AdapterRefused("missing", f"no adapter is called {name!r}")
+                raise AdapterRefused("missing", f"{NO_ADAPTER} {name!r}")
             self._recent = [each for each in self._recent if each != name]
 
     def check(self, name: str) -> None:
         """Raises ValueError if no adapter is called `name`."""
         with self._lock:
             if name and name not in self._entries:
-                raise ValueError(NONE_SERVED if self._shapes is None else f"no adapter is called {name!r}")
+                raise ValueError(NONE_SERVED if self._shapes is None else f"{NO_ADAPTER} {name!r}")
 
     def fetch(self, name: str, done: Done) -> None:
         """Call `done` with adapter `name`: at once, or from another thread when it has been read again."""
@@ -98,7 +99,7 @@ class AdapterRegistry:
             if found is not None:
                 self._use(name)
         if entry is None:
-            done(None, f"no adapter is called {name!r}")
+            done(None, f"{NO_ADAPTER} {name!r}")
         elif found is not None:
             done(found, "")
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 MAX_NAME = 256  # characters: a name is in every log line, and a label of a metric
 MAX_PATH = 4096  # as the kernel's
 SHOWN = 64  # characters of a wrong one that a message repeats
+NO_ADAPTER = "no adapter is called"  # how the engine begins, by which the gateway knows that one is gone
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxengine.options.adapters import named_adapters
+from jaxengine.options.adapters import NO_ADAPTER, named_adapters
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.checks import check_resume
 from jaxengine.request.event import Beam, Event, FinishReason, Token
@@ -120,7 +120,7 @@ class MockEngine:
         if length > self.options.max_total_tokens:
             raise ValueError(f"prompt and new tokens are {length}, at most {self.options.max_total_tokens}")
         if request.adapter and request.adapter not in self._adapters:
-            raise ValueError(f"adapter {request.adapter!r} is not served")
+            raise ValueError(f"{NO_ADAPTER} {request.adapter!r}")
         if request.resume is not None:
             check_resume(request, request.resume, self.description)
         check_spans(request, self.description)

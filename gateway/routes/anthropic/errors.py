@@ -41,6 +41,7 @@ WORDING: dict[Kind, tuple[int, str]] = {
     Kind.CONTEXT_LENGTH: (400, "invalid_request_error"),
     Kind.TEMPLATE: (400, "invalid_request_error"),
     Kind.MODEL_NOT_FOUND: (404, "not_found_error"),
+    Kind.ADAPTER_GONE: (404, "not_found_error"),
     Kind.NOT_KEPT: (404, "not_found_error"),
     Kind.PREVIOUS_NOT_KEPT: (400, "invalid_request_error"),
     Kind.OVERLOADED: (429, "rate_limit_error"),

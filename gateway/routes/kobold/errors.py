@@ -29,6 +29,7 @@ WORDING: dict[Kind, tuple[int, str]] = {
     Kind.CONTEXT_LENGTH: (400, BAD),
     Kind.TEMPLATE: (400, BAD),
     Kind.MODEL_NOT_FOUND: (404, BAD),
+    Kind.ADAPTER_GONE: (404, BAD),
     Kind.NOT_KEPT: (404, BAD),
     Kind.PREVIOUS_NOT_KEPT: (400, BAD),
     Kind.OVERLOADED: (503, BUSY),

@@ -29,6 +29,7 @@ WORDING: dict[Kind, tuple[int, grpc.StatusCode]] = {
     Kind.CONTEXT_LENGTH: (400, Code.INVALID_ARGUMENT),
     Kind.TEMPLATE: (400, Code.INVALID_ARGUMENT),
     Kind.MODEL_NOT_FOUND: (404, Code.NOT_FOUND),
+    Kind.ADAPTER_GONE: (404, Code.NOT_FOUND),
     Kind.NOT_KEPT: (404, Code.NOT_FOUND),
     Kind.PREVIOUS_NOT_KEPT: (400, Code.INVALID_ARGUMENT),
     Kind.OVERLOADED: (503, Code.UNAVAILABLE),

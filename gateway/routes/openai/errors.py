@@ -30,6 +30,7 @@ WORDING: dict[Kind, tuple[int, str, str | None]] = {
     Kind.CONTEXT_LENGTH: (400, "invalid_request_error", "context_length_exceeded"),
     Kind.TEMPLATE: (400, "invalid_request_error", None),
     Kind.MODEL_NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.ADAPTER_GONE: (404, "invalid_request_error", "model_not_found"),
     Kind.NOT_KEPT: (404, "invalid_request_error", None),
     Kind.PREVIOUS_NOT_KEPT: (400, "invalid_request_error", "previous_response_not_found"),
     Kind.OVERLOADED: (429, "rate_limit_error", "overloaded"),

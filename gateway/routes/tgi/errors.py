@@ -30,6 +30,7 @@ WORDING: dict[Kind, tuple[int, str | None, str]] = {
     Kind.CONTEXT_LENGTH: (422, "validation", "Input validation error: "),
     Kind.TEMPLATE: (422, "template_error", "Template error: "),
     Kind.MODEL_NOT_FOUND: (404, None, ""),
+    Kind.ADAPTER_GONE: (422, "validation", "Input validation error: "),
     Kind.NOT_KEPT: (404, None, ""),  # as the next, of OpenAI's routes alone
     Kind.PREVIOUS_NOT_KEPT: (422, "validation", ""),
     Kind.OVERLOADED: (429, "overloaded", ""),

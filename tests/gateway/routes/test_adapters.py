@@ -176,13 +176,18 @@ async def test_without_loading_at_run_time_the_engine_is_never_asked() -> None:
         assert app.engine.adapters.refreshes == 0
 
 
-async def test_an_adapter_that_is_unloaded_before_the_engine_gets_the_request_is_a_clear_refusal() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_adapter_that_is_unloaded_before_the_engine_gets_the_request_is_refused_as_any_other_time(
+    stream: bool,
+) -> None:
     async with serve(adapters=ADAPTERS) as app:
-        app.engine.mock.unload_adapter("sql")
-        answer = await app.post("/v1/completions", prompt="lo", model="sql")
-        assert answer.status_code == 400 and "'sql' is not served" in answer.json()["error"]["message"]
+        app.engine.mock.unload_adapter("sql")  # as another HTTP process does: this one has not been told
+        answer = await app.post("/v1/completions", prompt="lo", model="sql", stream=stream)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+        assert error["message"] == "no adapter is called 'sql'"
         answer = await app.post("/generate", inputs="lo", parameters={"adapter_id": "sql"})
-        assert answer.status_code == 422 and "'sql' is not served" in answer.json()["error"]
+        assert answer.status_code == 422 and "no adapter is called 'sql'" in answer.json()["error"]
 
 
 async def test_the_access_log_names_the_adapter(caplog: pytest.LogCaptureFixture) -> None:

@@ -89,7 +89,7 @@ async def test_a_request_for_an_adapter_that_is_not_served_ends_invalid(world: W
     call = world.session()
     await call.write(pb.Command(generate=ask([10], 5, id=1, adapter="other")))
     _, last = (await read_until_finished(call, 1))[1]
-    assert (last.finish, last.error) == (pb.INVALID, "adapter 'other' is not served")
+    assert (last.finish, last.error) == (pb.INVALID, "no adapter is called 'other'")
 
 
 @serving
