@@ -15,6 +15,8 @@ LAST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 # LLAMA3_SPLIT is cl100k's, which cuts numbers into threes. Qwen and StableLM 2 cut them into digits.
 LLAMA3_SPLIT = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + LAST
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+# Qwen 3.5's words have combining marks within them.
+QWEN35_SPLIT = QWEN2_SPLIT.replace(r"?\p{L}+|", r"?[\p{L}\p{M}]+|").replace(r"^\s\p{L}\p{N}", r"^\s\p{L}\p{M}\p{N}")
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s|"
 TEKKEN_SPLIT = WORDS % ("", "") + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + LAST
@@ -74,6 +76,7 @@ SPLITS: Mapping[str, Split] = {
     "dbrx": CL100K,
     "smaug-bpe": CL100K,
     "qwen2": Split(QWEN2_SPLIT, nfc=True),
+    "qwen35": Split(QWEN35_SPLIT, nfc=True),
     "deepseek-r1-qwen": Split(QWEN2_SPLIT, nfc=True),
     "stablelm2": Split(QWEN2_SPLIT),
     "tekken": Split(TEKKEN_SPLIT, whole_words=True),

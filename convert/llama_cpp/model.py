@@ -6,6 +6,7 @@ A `Layout` of the same family describes all of it, so nothing here depends on a 
 space.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from convert.compose import compose_as
 from convert.families import family_of
-from convert.families.family import Family, drafting_layers
+from convert.families.family import Family
 from convert.formats.gguf import GgufFile
 from convert.formats.quantized_matrix import QuantizedMatrix, read_view
 from convert.formats.tensors import Index, Tensors
@@ -26,6 +27,7 @@ from convert.mapping.composition import ComposedSource
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
 CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
+GATED_NORM = ".ssm_norm.weight"  # of linear attention, whose weights begin at 1 in checkpoints too
 
 
 def open_gguf(file: GgufFile) -> ComposedSource:
@@ -35,10 +37,15 @@ def open_gguf(file: GgufFile) -> ComposedSource:
         CheckpointError: an unknown architecture, or tensors that do not fit the metadata.
     """
     config, found = config_of(file)
-    family = family_of(config)
-    drafting = tuple(rf"^blk\.{layer}\." for layer in drafting_layers(family, config))
-    stored = _as_stored(family, found, file.metadata["general.architecture"], drafting)
+    family, name = family_of(config), file.metadata["general.architecture"]
+    behind = range(config.integer("num_hidden_layers"), file.metadata[f"{name}.block_count"])
+    stored = _as_stored(family, found, name, tuple(rf"^blk\.{layer}\." for layer in _layers(file) if layer in behind))
     return compose_as(config, stored, GgufTensors(file, found.plus_one))
+
+
+def _layers(file: GgufFile) -> set[int]:
+    """The numbers of the layers of which `file` has tensors."""
+    return {int(found[1]) for name in file.tensors if (found := re.match(r"blk\.(\d{1,9})\.", name))}
 
 
 def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str, ...]) -> Family:
@@ -48,10 +55,11 @@ def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
     theirs: dict[str, Any] = {
         "transposed": False,
-        "interleaved": found.interleaved,
+        "interleaved": family.layout.interleaved if found.interleaved is None else found.interleaved,
         "stacked_experts": True,
         "joint_experts": "",
         "bias_as_row": False,
+        **found.layout,
     }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
@@ -100,7 +108,7 @@ class GgufTensors(Tensors):
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         tensor = self._file.tensors[name]
         values = read_view(tensor.shape, view, index, tensor.read)
-        if self._plus_one and name.endswith("norm.weight"):
+        if self._plus_one and name.endswith("norm.weight") and not name.endswith(GATED_NORM):
             return values - 1
         return np.log(-values) if name.endswith(STATE_MATRIX) else values
 

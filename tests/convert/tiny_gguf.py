@@ -16,6 +16,7 @@ import numpy as np
 import transformers
 from safetensors.numpy import load_file
 
+from tests.convert.tiny_gguf_linear import linear_metadata, stored_linear
 from tests.tiny import tokenizer
 
 F32 = gguf.GGMLQuantizationType.F32
@@ -61,7 +62,10 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_5_text": "qwen35",
     "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
@@ -82,15 +86,19 @@ def write_tiny_gguf(
     kind: gguf.GGMLQuantizationType = F32,
     metadata: dict[str, int | float | str | bool] | None = None,
     extra: dict[str, np.ndarray] | None = None,
+    early: bool = False,
 ) -> Path:
-    """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors."""
+    """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors.
+
+    early: as the converter wrote the first files of an architecture.
+    """
     config = _config(checkpoint)
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
     own = {f"{architecture}.{key}": value for key, value in _metadata(config).items() if value is not None}
     _write_metadata(writer, {**own, **tokenizer_metadata(), **(metadata or {})})
     names = _names(architecture)
-    for name, values in _stored(load_file(checkpoint / "model.safetensors"), config):
+    for name, values in _stored(load_file(checkpoint / "model.safetensors"), config, early):
         stem, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias|)", name).groups()
         stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
         known = names.get_name(stem)
@@ -167,6 +175,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "residual_scale": config.get("residual_multiplier"),
         "attention.scale": config.get("attention_multiplier"),
         **_rope(config, dim),
+        **linear_metadata(config),
     }
 
 
@@ -266,7 +275,7 @@ def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
     return {f"rope_factors_{each}.weight": np.array(rope[f"{each}_factor"], np.float32) for each in ("long", "short")}
 
 
-def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
+def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any], early: bool) -> Named:
     """Tensors by the names that the `gguf` library knows."""
     family, heads = config["model_type"], config.get("num_attention_heads", 0)
     groups: dict[str, list[np.ndarray]] = {}
@@ -281,6 +290,8 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
             gate, up = np.split(values, 2, axis=-2)
             yield stem + ("block_sparse_moe.experts.w1" if experts else "mlp.shared_expert.gate_proj") + ".weight", gate
             yield stem + ("block_sparse_moe.experts.w3" if experts else "mlp.shared_expert.up_proj") + ".weight", up
+        elif "linear_num_value_heads" in config:
+            yield from stored_linear(name, values, config, early)
         elif name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), values.reshape(-1)
         elif name.endswith(".sinks"):

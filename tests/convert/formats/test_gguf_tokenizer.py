@@ -69,12 +69,13 @@ def test_each_split_is_its_models_own(pre: str, words: list[Any], tmp_path: Path
         ("mpt", transformers.GPTNeoXTokenizer),
         ("olmo", transformers.GPTNeoXTokenizer),
         ("qwen2", transformers.Qwen2Tokenizer),
+        ("qwen35", transformers.Qwen3_5Tokenizer),
         ("command-r", transformers.CohereTokenizer),
     ],
 )
 def test_words_are_those_of_transformers(pre: str, model: Any, tmp_path: Path) -> None:
     rebuilt, theirs = build(tmp_path, pre=pre), model().backend_tokenizer
-    for text in [*TEXTS, "e\u0301te\u0301 1234.5", "I'M  \n\n she'd", "\t\n 7 7"]:
+    for text in [*TEXTS, "e\u0301te\u0301 x\u0301y\u0301 \u0301! 1234.5", "I'M  \n\n she'd", "\t\n 7 7"]:
         assert words(rebuilt, text) == words(theirs, text), text
 
 

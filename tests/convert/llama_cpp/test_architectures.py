@@ -36,6 +36,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "gpt_oss": {"swiglu_limit": 7.0},
     "dots1": {"max_window_layers": 62},
     "qwen3_moe": {"mlp_only_layers": []},
+    "qwen3_next": {"mlp_only_layers": []},
     "olmo3": {"rope_parameters": OLMO3_ROPES | {FULL: {**OLMO3_ROPES[FULL], "truncate": True}}},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "flan_t5": {"relative_attention_max_distance": 128},
