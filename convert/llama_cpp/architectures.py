@@ -10,6 +10,7 @@ from typing import Any
 
 from convert.config.config import Config
 from convert.formats.gguf import GgufFile
+from convert.llama_cpp.latents import LATENT_KEYS, latent_fields
 from convert.llama_cpp.linear_attention import IN_TURN, LINEAR_KEYS, LINEAR_TENSORS, linear_sizes, linear_tensors
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
@@ -142,6 +143,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "ffn_config.moe_top_k": "expert_used_count",
         },
     ),
+    "deepseek2": Architecture("deepseek_v3", {**LATENT_KEYS, **DEEPSEEK_EXPERTS}, interleaved=None),
     "dots1": Architecture("dots1", DEEPSEEK_EXPERTS, tensors=CHOICE),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe", ERNIE_EXPERTS, {"moe_num_shared_experts": 0}, tensors=CHOICE, interleaved=True
@@ -252,6 +254,9 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return replace(known, model_type="falcon_mamba")
     if name == "t5":
         return _t5(known, file)
+    if name == "deepseek2":
+        fields = latent_fields(file, metadata)
+        return replace(known, **{**fields, "tensors": {**CHOICE, **fields["tensors"]}})
     if name in ("qwen35", "qwen35moe", "qwen3next"):
         named = linear_tensors(file) if name == "qwen3next" else known.tensors
         return replace(known, fixed=linear_sizes(metadata), tensors=named)

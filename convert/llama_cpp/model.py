@@ -27,6 +27,7 @@ from convert.mapping.composition import ComposedSource
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
 CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
+KEYS = ".attn_k_b.weight"  # what makes them of latents, turned
 GATED_NORM = ".ssm_norm.weight"  # of linear attention, whose weights begin at 1 in checkpoints too
 
 
@@ -114,4 +115,4 @@ class GgufTensors(Tensors):
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """None too of tensors that a file holds otherwise than the model has them."""
-        return None if name.endswith((CONVOLUTION, STATE_MATRIX)) else self._file.tensors[name].quantized()
+        return None if name.endswith((CONVOLUTION, STATE_MATRIX, KEYS)) else self._file.tensors[name].quantized()

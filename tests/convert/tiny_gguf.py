@@ -16,6 +16,7 @@ import numpy as np
 import transformers
 from safetensors.numpy import load_file
 
+from tests.convert.tiny_gguf_latent import latent_metadata, stored_latent
 from tests.convert.tiny_gguf_linear import linear_metadata, stored_linear
 from tests.tiny import tokenizer
 
@@ -27,6 +28,8 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "cohere2": "cohere2",
     "dbrx": "dbrx",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     "dots1": "dots1",
     "ernie4_5": "ernie4_5",
     "ernie4_5_moe": "ernie4_5-moe",
@@ -38,6 +41,7 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "glm4": "glm4",
     "glm4_moe": "glm4moe",
+    "glm4_moe_lite": "deepseek2",
     "gpt2": "gpt2",
     "gpt_bigcode": "starcoder",
     "gpt_neox": "gptneox",
@@ -72,6 +76,7 @@ ARCHITECTURES = {
     "starcoder2": "starcoder2",
     "t5": "t5",
     "umt5": "t5",
+    "youtu": "deepseek2",
 }
 # Whose rows of q and k are put in rotary pairs.
 PAIRED = ("llama", "mistral", "mixtral", "baichuan", "granite", "granitemoe", "granitemoeshared", "olmo", "smollm3")
@@ -95,7 +100,7 @@ def write_tiny_gguf(
     config = _config(checkpoint)
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    own = {f"{architecture}.{key}": value for key, value in _metadata(config).items() if value is not None}
+    own = {f"{architecture}.{key}": value for key, value in _metadata(config, early).items() if value is not None}
     _write_metadata(writer, {**own, **tokenizer_metadata(), **(metadata or {})})
     names = _names(architecture)
     for name, values in _stored(load_file(checkpoint / "model.safetensors"), config, early):
@@ -127,7 +132,7 @@ def _names(architecture: str) -> gguf.TensorNameMap:
     return gguf.get_tensor_name_map(kind, 8)
 
 
-def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+def _metadata(config: dict[str, Any], early: bool) -> dict[str, Any]:
     if "d_kv" in config:
         return _t5(config)
     if "state_size" in config:
@@ -176,6 +181,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "attention.scale": config.get("attention_multiplier"),
         **_rope(config, dim),
         **linear_metadata(config),
+        **latent_metadata(config, early),
     }
 
 
@@ -290,6 +296,8 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any], early: bool)
             gate, up = np.split(values, 2, axis=-2)
             yield stem + ("block_sparse_moe.experts.w1" if experts else "mlp.shared_expert.gate_proj") + ".weight", gate
             yield stem + ("block_sparse_moe.experts.w3" if experts else "mlp.shared_expert.up_proj") + ".weight", up
+        elif name.endswith("kv_b_proj.weight") and not early:
+            yield from stored_latent(name, values, config)
         elif "linear_num_value_heads" in config:
             yield from stored_linear(name, values, config, early)
         elif name.endswith("e_score_correction_bias"):
