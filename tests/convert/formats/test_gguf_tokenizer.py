@@ -91,6 +91,11 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
         ("gpt-4o", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
         ("dbrx", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
         ("stablelm2", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("glm4", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
+        ("deepseek-llm", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("deepseek-coder", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("deepseek-v3", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
+        ("kimi-k2", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
         ("bloom", ["HelloWorld", "ĠXs's", "Ġ1234", "!?", "/"]),
         ("falcon", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "123", "4", "!?/"]),
         ("starcoder", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
@@ -98,6 +103,20 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 )
 def test_words_of_models_that_transformers_has_no_code_for(pre: str, expected: list[str], tmp_path: Path) -> None:
     assert words(build(tmp_path, pre=pre), "HelloWorld Xs's 1234!?/") == expected
+
+
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("deepseek-llm", ["中文日本", "abc", "\u10d0\u10d1", "É", "\u0587", "\n", "\n"]),
+        ("deepseek-v3", ["中文テスト", "abc\u10d0é", "\n\n"]),
+        ("kimi-k2", ["中文", "テストAbc\u0301é", "\n\n"]),
+    ],
+)
+def test_scripts_are_cut_apart_as_models_do(pre: str, expected: list[str], tmp_path: Path) -> None:
+    tokenizer, text = build(tmp_path, pre=pre), "".join(expected)
+    cuts = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[first:last] for _, (first, last) in cuts] == expected
 
 
 def test_every_split_can_be_written(tmp_path: Path) -> None:
