@@ -67,13 +67,14 @@ def test_blocks_of_several_heads_in_turn_are_read_in_floats(tmp_path: Path) -> N
     np.testing.assert_allclose(source.read("layers.0.linear_out", ()), expected, rtol=0, atol=0.02)
 
 
-def test_a_device_s_scales_are_those_of_its_heads(tmp_path: Path) -> None:
+def test_a_device_s_codes_and_scales_are_those_of_its_heads(tmp_path: Path) -> None:
     source, _ = opened(tmp_path, "qwen3_5", WIDE, kind=Q8_0)
     stored = source.stored("layers.0.linear_out")
     assert stored is not None
-    whole = stored.read("scales", ())
-    assert len(np.unique(whole[0])) > 1
-    np.testing.assert_array_equal(stored.read("scales", (slice(None), slice(2, 4))), whole[:, 2:4])
+    codes, scales = stored.read("values", ()), stored.read("scales", ())
+    assert codes.shape == (64, 4, 2, 32) and scales.shape == (64, 8) and len(np.unique(scales[0])) > 1
+    np.testing.assert_array_equal(stored.read("values", (slice(None), slice(1, 2))), codes[:, 1:2])
+    np.testing.assert_array_equal(stored.read("scales", (slice(None), slice(2, 4))), scales[:, 2:4])
 
 
 def test_the_first_files_of_qwen3_next_have_one_tensor_for_gates_too(tmp_path: Path) -> None:
