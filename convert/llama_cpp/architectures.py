@@ -6,11 +6,13 @@ Source of how each architecture is stored: https://github.com/ggml-org/llama.cpp
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from convert.config.config import Config
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp import gemma4, hybrids
+from convert.llama_cpp.latents import LATENT_KEYS, latent_fields
+from convert.llama_cpp.linear_attention import IN_TURN, LINEAR_KEYS, LINEAR_TENSORS, linear_sizes, linear_tensors
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
 BAICHUAN_13B = {
@@ -33,11 +35,11 @@ class Architecture:
     fixed: values of config.json that need no metadata, because they are the same in all models of the family.
     present: for each flag of config.json, the tensor whose presence it tells.
     tensors: names of the tensors that the library's table lacks, by parameter.
-    interleaved: rows of q and k are in rotary pairs.
+    interleaved: rows of q and k are in rotary pairs; None: as in the checkpoint.
     plus_one: weights of norms are stored with 1 added.
-    joint_experts: "straight" where gate and up of experts are one tensor.
     unread: patterns of tensors that no layer reads.
     multiplied: weights have the configuration's multipliers in them, so an adapter of the checkpoint does not fit.
+    layout: what else `Layout` says of its files and not of its checkpoints.
     """
 
     model_type: str
@@ -45,11 +47,11 @@ class Architecture:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     present: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    interleaved: bool = False
+    interleaved: bool | None = False
     plus_one: bool = False
-    joint_experts: Literal["", "straight"] = ""
     unread: tuple[str, ...] = ()
     multiplied: bool = False
+    layout: Mapping[str, Any] = field(default_factory=dict)
 
 
 COMMON = {
@@ -91,10 +93,13 @@ GRANITE = {
     "logits_scaling": "logit_scale",
 }
 SHARED_EXPERT = "blk.{i}.ffn_%s_shexp.weight"
-GRANITE_EXPERTS = {
-    "layers.{i}.router": ("blk.{i}.ffn_gate_inp.weight",),
+STACKED_EXPERTS = {
     "layers.{i}.experts_gate_up": (EXPERT % ("gate", "weight"), EXPERT % ("up", "weight")),
     "layers.{i}.experts_down": (EXPERT % ("down", "weight"),),
+}
+GRANITE_EXPERTS = {
+    "layers.{i}.router": ("blk.{i}.ffn_gate_inp.weight",),
+    **STACKED_EXPERTS,
     "layers.{i}.shared_gate_up": (SHARED_EXPERT % "gate", SHARED_EXPERT % "up"),
     "layers.{i}.shared_down": (SHARED_EXPERT % "down",),
 }
@@ -144,6 +149,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "ffn_config.moe_top_k": "expert_used_count",
         },
     ),
+    "deepseek2": Architecture("deepseek_v3", {**LATENT_KEYS, **DEEPSEEK_EXPERTS}, interleaved=None),
     "dots1": Architecture("dots1", DEEPSEEK_EXPERTS, tensors=CHOICE),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe", ERNIE_EXPERTS, {"moe_num_shared_experts": 0}, tensors=CHOICE, interleaved=True
@@ -225,6 +231,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture("qwen2_moe", QWEN_MOE, {"norm_topk_prob": False}),
     "qwen3": Architecture("qwen3"),
+    "qwen35": Architecture("qwen3_5_text", LINEAR_KEYS, tensors=LINEAR_TENSORS, plus_one=True, layout=IN_TURN),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe_text",
+        {**LINEAR_KEYS, **QWEN_MOE},
+        tensors={**LINEAR_TENSORS, **STACKED_EXPERTS},
+        plus_one=True,
+        layout=IN_TURN,
+    ),
+    "qwen3next": Architecture("qwen3_next", {**LINEAR_KEYS, **QWEN_MOE}, plus_one=True),
     "qwen3moe": Architecture("qwen3_moe", QWEN_MOE, {"norm_topk_prob": True}),
     "seed_oss": Architecture("seed_oss"),
     "smollm3": Architecture("smollm3", interleaved=True),
@@ -274,6 +289,12 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return _t5(known, file)
     if name in LAYERED:
         return replace(known, **LAYERED[name](file, metadata))
+    if name == "deepseek2":
+        fields = latent_fields(file, metadata)
+        return replace(known, **{**fields, "tensors": {**CHOICE, **fields["tensors"]}})
+    if name in ("qwen35", "qwen35moe", "qwen3next"):
+        named = linear_tensors(file) if name == "qwen3next" else known.tensors
+        return replace(known, fixed=linear_sizes(metadata), tensors=named)
     if name in ("gemma2", "gemma3"):
         scalar = OWN_ATTENTION_SCALE.get(metadata.integer("block_count"), metadata.integer("attention.key_length"))
         return replace(known, fixed={"query_pre_attn_scalar": scalar})

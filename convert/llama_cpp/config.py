@@ -10,6 +10,7 @@ from convert.config.rope import FULL, SLIDING
 from convert.errors import CheckpointError
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp.architectures import ARCHITECTURES, COMMON, Architecture, architecture
+from convert.llama_cpp.latents import latent_scaling
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -78,6 +79,8 @@ def _ropes(name: str, file: GgufFile, metadata: Config, head_dim: int) -> dict[s
     full = {**_rope(file, metadata), "rotary_dim": rotated}
     if name == "gpt-oss":  # as it was trained; llama.cpp rounds the ramp's ends
         full["truncate"] = False
+    if name == "deepseek2":
+        full |= latent_scaling(metadata)
     if name == "olmo2" and metadata.get("attention.sliding_window"):
         return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": full["rope_theta"]}}
     if name != "gemma3":

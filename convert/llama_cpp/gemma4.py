@@ -59,7 +59,7 @@ def gemma4(file: GgufFile, metadata: Config) -> dict[str, Any]:
             **_widths(metadata, count, own),
         },
         "tensors": {**TENSORS, **(APART if apart else {}), **{f"layers.{i}.qkv": _alike(i) for i in alike}},
-        "joint_experts": "" if apart else "straight",
+        "layout": {} if apart else {"joint_experts": "straight"},
         "unread": tuple(rf"^blk\.{i}\.attn_(k|v|k_norm)\.weight$" for i in range(own, count)),
     }
 

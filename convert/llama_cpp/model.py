@@ -7,6 +7,7 @@ space.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from convert.adapters.adapter import Adapter
 from convert.adapters.adapter_reader import AdapterReader
 from convert.compose import adapter_reader, compose_as
 from convert.families import family_of
-from convert.families.family import Family, drafting_layers
+from convert.families.family import Family
 from convert.formats.gguf import GgufFile
 from convert.formats.quantized_matrix import QuantizedMatrix, read_view
 from convert.formats.tensors import Index, Tensors
@@ -30,7 +31,9 @@ from jaxengine.architecture.model import ModelSpec
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
 CONVOLUTIONS, STATE_MATRIX = (".ssm_conv1d.weight", ".shortconv.conv.weight"), ".ssm_a"
-OF_EACH_HEAD, GROUPED_NORM = (".ssm_a", ".ssm_d"), ".ssm_norm.weight"  # of Mamba 2, with an axis more than in a model
+OF_EACH_HEAD = (".ssm_a", ".ssm_d")  # of Mamba 2, with an axis more than in a model
+KEYS = ".attn_k_b.weight"  # what makes them of latents, turned
+GATED_NORM = ".ssm_norm.weight"  # of linear attention, its weights begin at 1 in checkpoints too; of Mamba 2, in groups
 
 
 def open_gguf(file: GgufFile) -> ComposedSource:
@@ -40,9 +43,9 @@ def open_gguf(file: GgufFile) -> ComposedSource:
         CheckpointError: an unknown architecture, or tensors that do not fit the metadata.
     """
     config, found = config_of(file)
-    family = family_of(config)
-    drafting = tuple(rf"^blk\.{layer}\." for layer in drafting_layers(family, config))
-    stored = _as_stored(family, found, file.metadata["general.architecture"], drafting)
+    family, name = family_of(config), file.metadata["general.architecture"]
+    behind = range(config.integer("num_hidden_layers"), file.metadata[f"{name}.block_count"])
+    stored = _as_stored(family, found, name, tuple(rf"^blk\.{layer}\." for layer in _layers(file) if layer in behind))
     return compose_as(config, stored, GgufTensors(file, found.plus_one))
 
 
@@ -52,6 +55,11 @@ def gguf_adapters(file: GgufFile, spec: ModelSpec, find: Callable[[str], Adapter
     return None if found.multiplied else adapter_reader(config, spec, find)
 
 
+def _layers(file: GgufFile) -> set[int]:
+    """The numbers of the layers of which `file` has tensors."""
+    return {int(found[1]) for name in file.tensors if (found := re.match(r"blk\.(\d{1,9})\.", name))}
+
+
 def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str, ...]) -> Family:
     """`family` with the names and the layout that it has in a GGUF file, of which `unread` names no weights."""
     kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
@@ -59,10 +67,11 @@ def _as_stored(family: Family, found: Architecture, name: str, unread: tuple[str
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
     theirs: dict[str, Any] = {
         "transposed": False,
-        "interleaved": found.interleaved,
+        "interleaved": family.layout.interleaved if found.interleaved is None else found.interleaved,
         "stacked_experts": True,
-        "joint_experts": found.joint_experts,
+        "joint_experts": "",
         "bias_as_row": False,
+        **found.layout,
     }
     layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
@@ -100,7 +109,7 @@ class GgufTensors(Tensors):
         shape = self._file.tensors[name].shape
         if name.endswith(CONVOLUTIONS):
             return (shape[0], 1, *shape[1:])
-        if name.endswith(GROUPED_NORM) or (name.endswith(OF_EACH_HEAD) and shape[1:] == (1,)):
+        if name.endswith(GATED_NORM) or (name.endswith(OF_EACH_HEAD) and shape[1:] == (1,)):
             return (math.prod(shape),)
         return (1, *shape) if len(shape) == 1 and name.endswith(ROW_VECTORS) else shape
 
@@ -113,10 +122,10 @@ class GgufTensors(Tensors):
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         tensor = self._file.tensors[name]
         values = read_view(tensor.shape, view, index, tensor.read)
-        if self._plus_one and name.endswith("norm.weight"):
+        if self._plus_one and name.endswith("norm.weight") and not name.endswith(GATED_NORM):
             return values - 1
         return np.log(-values) if name.endswith(STATE_MATRIX) else values
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """None too of tensors that a file holds otherwise than the model has them."""
-        return None if name.endswith((*CONVOLUTIONS, STATE_MATRIX)) else self._file.tensors[name].quantized()
+        return None if name.endswith((*CONVOLUTIONS, STATE_MATRIX, KEYS)) else self._file.tensors[name].quantized()

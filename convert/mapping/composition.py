@@ -66,6 +66,8 @@ class ComposedSource:
         if whole is None:
             return None
         format = next(iter(whole.values())).format
+        if not all(_of_whole_groups(part, format.group) for part in recipe.parts):
+            return None
         packed = all(matrix.words for matrix in whole.values()) and all(map(_of_whole_words, recipe.parts))
         return StoredWeight(format, partial(self._read_component, name, format, whole), packed)
 
@@ -131,8 +133,12 @@ def of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
 
     def part_of(part: Part) -> Part:
         rows = math.prod(part.stored[:-1])
+        columns = part.columns
+        if columns is not None:  # of each group its first, counted in groups
+            columns = columns.reshape(groups, -1)[:, 0] * groups // columns.size
         return replace(
             part,
+            columns=columns,
             stored=(rows, groups),
             start=(*part.start[:outputs], 0),
             shape=(*part.shape[:outputs], groups),
@@ -142,8 +148,18 @@ def of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
     return Recipe(tuple(map(part_of, recipe.parts)))
 
 
+def _of_whole_groups(part: Part, group: int) -> bool:
+    """Whether the inputs that share a scale lie together, however the checkpoint orders them."""
+    if part.columns is None or not group:
+        return True
+    if part.columns.size % group:
+        return False
+    together = part.columns.reshape(-1, group)
+    return bool((together == together[:, :1] // group * group + np.arange(group)).all())
+
+
 def _of_whole_words(part: Part) -> bool:
-    return part.start[-1] % CODES == 0 and part.shape[-1] % CODES == 0
+    return part.columns is None and part.start[-1] % CODES == 0 and part.shape[-1] % CODES == 0
 
 
 def _of_words(recipe: Recipe) -> Recipe:
@@ -187,7 +203,7 @@ def _read(part: Part, common: list[Range], read: Read) -> np.ndarray:
     if part.order:
         view, index = tuple(part.shape[axis] for axis in part.order), tuple(cuts[axis] for axis in part.order)
         return read(part.tensor, view, index).transpose(np.argsort(part.order))
-    if part.rows is None and not part.transposed:
+    if part.rows is None and part.columns is None and not part.transposed:
         return read(part.tensor, part.shape, tuple(cuts))
     rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows
     rows = rows.reshape(part.shape[:outputs])[tuple(cuts[:outputs])]
@@ -201,6 +217,11 @@ def _rows(part: Part, span: slice, inner: Index, read: Read) -> np.ndarray:
     """Stored rows `span`, each cut to `inner` of its elements: [rows, …]."""
     trailing = part.shape[len(part.shape) - part.inputs :]
     count = math.prod(part.stored) // math.prod(trailing)
+    if part.columns is not None:
+        columns = part.columns[inner]
+        first, last = int(columns.min()), int(columns.max()) + 1
+        block = read(part.tensor, (count, part.columns.size), (span, slice(first, last)))
+        return block[:, columns - first]
     if part.transposed:
         return np.moveaxis(read(part.tensor, (*trailing, count), (*inner, span)), -1, 0)
     return read(part.tensor, (count, *trailing), (span, *inner))

@@ -9,7 +9,8 @@ import numpy as np
 class Part:
     """One box of a parameter, from one tensor.
 
-    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all elements in order.
+    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all elements in order. `columns`,
+    shaped as its input axes, are where each input lies in a stored row; None is in order.
     """
 
     tensor: str
@@ -20,6 +21,7 @@ class Part:
     rows: np.ndarray | None = None
     transposed: bool = False
     order: tuple[int, ...] = ()  # the box's axes in the order in which they are stored; () = as in the box
+    columns: np.ndarray | None = None
 
     @property
     def input_major(self) -> bool:

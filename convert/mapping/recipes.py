@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from convert.mapping.latent_rows import KINDS, latent_rows
-from convert.mapping.linear_attention import linear_parts
+from convert.mapping.linear_attention import LinearParts
 from convert.mapping.mamba2 import mamba2_part
 from convert.mapping.part import Part, Recipe
 from jaxengine.architecture.latent import Latent
@@ -46,6 +46,9 @@ class Layout:
     bias_as_row: the head's bias, or what helps to choose experts, is a matrix of one row.
     short_head: the head has rows for tokens alone; those behind mean nothing, and are the embedding's.
     apart: how many of the last rows of embedding and head are in tensors of their own, `embedding_apart`, `head_apart`.
+    value_heads_in_turn: of linear attention, see `LinearParts`.
+    latents_apart: what makes keys of latents is a tensor [head, latent, key], and what makes values one [head, value,
+        latent].
     """
 
     qkv: QKV = "concat"
@@ -60,6 +63,8 @@ class Layout:
     bias_as_row: bool = False
     short_head: bool = False
     apart: int = 0
+    value_heads_in_turn: bool = False
+    latents_apart: bool = False
 
 
 def identity(spec: ModelSpec) -> dict[str, Recipe]:
@@ -120,7 +125,7 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         return [_head_gate(spec, parameter, named[0], layout)]
     if kind.startswith("linear_"):
         assert spec.linear_attention is not None
-        return linear_parts(kind, spec.linear_attention, parameter, named)
+        return LinearParts(spec.linear_attention, layout.value_heads_in_turn).of(kind, parameter, named)
     if kind.startswith("mamba_"):
         assert spec.mamba2 is not None
         return [mamba2_part(name.rsplit(".", 1)[-1], spec.mamba2, parameter, named[0])]
@@ -204,6 +209,11 @@ def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str],
 
 def _latent(kind: str, spec: ModelSpec, latent: Latent, parameter: Parameter, tensor: str, layout: Layout) -> Part:
     """A matrix of latent attention or, of one axis, its bias."""
+    if layout.latents_apart and kind in ("k_up", "v_up"):
+        _, heads, own, rank = shape = parameter.shape
+        if kind == "v_up":
+            return Part(tensor, (heads, own, rank), (0,) * 4, shape, 1)
+        return Part(tensor, (heads, rank, own), (0,) * 4, shape, 1, order=(0, 1, 3, 2))
     inputs = min(1, len(parameter.shape) - 1)
     outputs = parameter.shape[: len(parameter.shape) - inputs]
     rows, stored = latent_rows(kind, latent, spec.num_heads, layout.interleaved)

@@ -14,24 +14,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from convert.config.config import read_json
 from convert.errors import CheckpointError
+from convert.formats.gguf_splits import KIMI_SPLIT
 
 NAME = "tiktoken.model"
 CLASS = "TikTokenTokenizer"
 SPECIAL = 256
-UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]", r"\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"
-CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-PATTERN = "|".join(
-    [
-        r"[\p{Han}]+",
-        rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{CONTRACTION}",
-        rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{CONTRACTION}",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-)
 
 
 def read(directory: Path) -> Tokenizer:
@@ -50,7 +37,7 @@ def _converter(ranks: dict[bytes, int]) -> Any:
     """transformers' converter, which reads files by a package of its own otherwise."""
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    converter = TikTokenConverter(NAME, pattern=PATTERN)
+    converter = TikTokenConverter(NAME, pattern=KIMI_SPLIT)
     converter.load_tiktoken_bpe = lambda _: ranks
     return converter
 

@@ -17,7 +17,9 @@ import transformers
 from safetensors.numpy import load_file
 
 from tests.convert import tiny_gguf_layers as layers
-from tests.tiny import tokenizer
+from tests.convert.tiny_gguf_latent import latent_metadata, stored_latent
+from tests.convert.tiny_gguf_linear import linear_metadata, stored_linear
+from tests.convert.tiny_gguf_tokenizer import tokenizer_metadata
 
 F32 = gguf.GGMLQuantizationType.F32
 ARCHITECTURES = {
@@ -27,6 +29,8 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "cohere2": "cohere2",
     "dbrx": "dbrx",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     "dots1": "dots1",
     "ernie4_5": "ernie4_5",
     "ernie4_5_moe": "ernie4_5-moe",
@@ -38,6 +42,7 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "glm4": "glm4",
     "glm4_moe": "glm4moe",
+    "glm4_moe_lite": "deepseek2",
     "gpt2": "gpt2",
     "gpt_bigcode": "starcoder",
     "gpt_neox": "gptneox",
@@ -62,13 +67,17 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_5_text": "qwen35",
     "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
     "t5": "t5",
     "umt5": "t5",
+    "youtu": "deepseek2",
     **layers.ARCHITECTURES,
 }
 # Whose rows of q and k are put in rotary pairs.
@@ -85,18 +94,22 @@ def write_tiny_gguf(
     kind: gguf.GGMLQuantizationType = F32,
     metadata: dict[str, int | float | str | bool] | None = None,
     extra: dict[str, np.ndarray] | None = None,
+    early: bool = False,
 ) -> Path:
-    """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors."""
+    """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors.
+
+    early: as the converter wrote the first files of an architecture.
+    """
     config = _config(checkpoint)
     layered = config["model_type"] in layers.ARCHITECTURES
     architecture = layers.architecture(config) if layered else ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    fields = {**_metadata(config), **(layers.metadata(config) if layered else {})}
+    fields = {**_metadata(config, early), **(layers.metadata(config) if layered else {})}
     own = {f"{architecture}.{key}": value for key, value in fields.items() if value is not None}
     _write_metadata(writer, {**own, **tokenizer_metadata(), **(metadata or {})})
     names = _names(architecture)
     tensors = load_file(checkpoint / "model.safetensors")
-    for name, values in _stored(layers.stored(tensors, config) if layered else tensors, config):
+    for name, values in _stored(layers.stored(tensors, config) if layered else tensors, config, early):
         stem, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias|\.scale|)", name).groups()
         stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
         known = names.get_name(stem)
@@ -127,7 +140,7 @@ def _names(architecture: str) -> gguf.TensorNameMap:
     return gguf.get_tensor_name_map(kind, 8)
 
 
-def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+def _metadata(config: dict[str, Any], early: bool) -> dict[str, Any]:
     if "d_kv" in config:
         return _t5(config)
     if "state_size" in config:
@@ -175,6 +188,8 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "residual_scale": config.get("residual_multiplier"),
         "attention.scale": config.get("attention_multiplier"),
         **_rope(config, dim),
+        **linear_metadata(config),
+        **latent_metadata(config, early),
     }
 
 
@@ -274,7 +289,7 @@ def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
     return {f"rope_factors_{each}.weight": np.array(rope[f"{each}_factor"], np.float32) for each in ("long", "short")}
 
 
-def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
+def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any], early: bool) -> Named:
     """Tensors by the names that the `gguf` library knows."""
     family, heads = config["model_type"], config.get("num_attention_heads", 0)
     groups: dict[str, list[np.ndarray]] = {}
@@ -290,6 +305,10 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
             gate, up = np.split(values, 2, axis=-2)
             yield stem + ("block_sparse_moe.experts.w1" if experts else f"{alone}.gate_proj") + ".weight", gate
             yield stem + ("block_sparse_moe.experts.w3" if experts else f"{alone}.up_proj") + ".weight", up
+        elif name.endswith("kv_b_proj.weight") and not early:
+            yield from stored_latent(name, values, config)
+        elif "linear_num_value_heads" in config:
+            yield from stored_linear(name, values, config, early)
         elif name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), values.reshape(-1)
         elif name.endswith(".sinks"):
@@ -363,25 +382,3 @@ def _write_metadata(writer: gguf.GGUFWriter, values: dict[str, Any]) -> None:
     for key, value in values.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(key, value)
-
-
-def tokenizer_metadata() -> dict[str, Any]:
-    """The tiny byte-level tokenizer in GGUF's spelling."""
-    backend = tokenizer().backend_tokenizer
-    tokens = [backend.id_to_token(id) for id in range(backend.get_vocab_size())]
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "default",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(tokens) - 4),
-        "tokenizer.ggml.merges": merges(),
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.add_bos_token": True,
-        "tokenizer.chat_template": tokenizer().chat_template,
-    }
-
-
-def merges() -> list[str]:
-    pairs = json.loads(tokenizer().backend_tokenizer.to_str())["model"]["merges"]
-    return [" ".join(pair) for pair in pairs]

@@ -24,6 +24,7 @@ OTHER_NAMES = {
 }  # further model_types of the same checkpoints
 OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
 OTHER_ARCHITECTURES |= {"granitemoeshared": "granitemoe", "olmo3": "olmo2"}
+OTHER_ARCHITECTURES |= dict.fromkeys(("deepseek_v2", "glm4_moe_lite", "youtu"), "deepseek2")
 
 
 def table(section: str = "The families") -> dict[str, tuple[str, str, str]]:

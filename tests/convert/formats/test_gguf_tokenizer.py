@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 from convert.errors import CheckpointError
 from convert.formats.gguf_splits import LLAMA3_SPLIT, SPLITS
 from convert.formats.gguf_tokenizer import SPACE, write_tokenizer
-from tests.convert.tiny_gguf import tokenizer_metadata
+from tests.convert.tiny_gguf_tokenizer import tokenizer_metadata
 from tests.tiny import tokenizer
 
 TEXTS = [
@@ -69,12 +69,13 @@ def test_each_split_is_its_models_own(pre: str, words: list[Any], tmp_path: Path
         ("mpt", transformers.GPTNeoXTokenizer),
         ("olmo", transformers.GPTNeoXTokenizer),
         ("qwen2", transformers.Qwen2Tokenizer),
+        ("qwen35", transformers.Qwen3_5Tokenizer),
         ("command-r", transformers.CohereTokenizer),
     ],
 )
 def test_words_are_those_of_transformers(pre: str, model: Any, tmp_path: Path) -> None:
     rebuilt, theirs = build(tmp_path, pre=pre), model().backend_tokenizer
-    for text in [*TEXTS, "e\u0301te\u0301 1234.5", "I'M  \n\n she'd", "\t\n 7 7"]:
+    for text in [*TEXTS, "e\u0301te\u0301 x\u0301y\u0301 \u0301! 1234.5", "I'M  \n\n she'd", "\t\n 7 7"]:
         assert words(rebuilt, text) == words(theirs, text), text
 
 
@@ -92,6 +93,11 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
         ("gpt-4o", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
         ("dbrx", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
         ("stablelm2", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("glm4", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
+        ("deepseek-llm", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("deepseek-coder", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("deepseek-v3", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
+        ("kimi-k2", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
         ("bloom", ["HelloWorld", "ĠXs's", "Ġ1234", "!?", "/"]),
         ("falcon", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "123", "4", "!?/"]),
         ("starcoder", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
@@ -99,6 +105,20 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 )
 def test_words_of_models_that_transformers_has_no_code_for(pre: str, expected: list[str], tmp_path: Path) -> None:
     assert words(build(tmp_path, pre=pre), "HelloWorld Xs's 1234!?/") == expected
+
+
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("deepseek-llm", ["中文日本", "abc", "\u10d0\u10d1", "É", "\u0587", "\n", "\n"]),
+        ("deepseek-v3", ["中文テスト", "abc\u10d0é", "\n\n"]),
+        ("kimi-k2", ["中文", "テストAbc\u0301é", "\n\n"]),
+    ],
+)
+def test_scripts_are_cut_apart_as_models_do(pre: str, expected: list[str], tmp_path: Path) -> None:
+    tokenizer, text = build(tmp_path, pre=pre), "".join(expected)
+    cuts = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[first:last] for _, (first, last) in cuts] == expected
 
 
 def test_every_split_can_be_written(tmp_path: Path) -> None:

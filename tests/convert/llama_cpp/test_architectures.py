@@ -25,18 +25,24 @@ from tests.convert import tiny_gguf
 from tests.convert.quantized.test_models import multiplied_out
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ, write_seq2seq
-from tests.families.zoo import BAICHUAN, FULL, OLMO3_ROPES, ZOO, write_zoo
+from tests.families.zoo import BAICHUAN, FULL, OLMO3_ROPES, YARN, ZOO, write_zoo
 from tests.tiny import write_model
 
 # Changes of the zoo's configurations for what a GGUF file cannot say: Gemma's scale (only 27B models have their own),
-# activations and their limits, layers without experts, Falcon-Mamba's second epsilon, the distance of T5's last bucket.
+# activations and their limits, layers without experts, Falcon-Mamba's second epsilon, the distance of T5's last bucket,
+# DeepSeek's two scales of yarn, if they differ, and biases and an order of rotary pairs that its models do not have.
+ALIKE = {**YARN, "truncate": True, "mscale": 1.2, "mscale_all_dim": 1.2}
 CHANGED: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 24},
     "gemma3_text": {"query_pre_attn_scalar": 24},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "deepseek_v2_lite": {"attention_bias": False, "rope_parameters": ALIKE},
+    "deepseek_v3": {"attention_bias": False, "rope_parameters": ALIKE},
+    "deepseek_v3_plain": {"rope_interleave": True},
     "dots1": {"max_window_layers": 62},
     "qwen3_moe": {"mlp_only_layers": []},
+    "qwen3_next": {"mlp_only_layers": []},
     "olmo3": {"rope_parameters": OLMO3_ROPES | {FULL: {**OLMO3_ROPES[FULL], "truncate": True}}},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "flan_t5": {"relative_attention_max_distance": 128},

@@ -12,8 +12,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from convert.errors import CheckpointError
+from convert.formats.gguf_splits import KIMI_SPLIT
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
-from convert.tokenizer.tiktoken_file import NAME, PATTERN, SPECIAL
+from convert.tokenizer.tiktoken_file import NAME, SPECIAL
 
 TEXT = """The Quick brown fox's 12345 jumps, isn't it? HTTPServer, naïve café, ÀÉÎ \tЖизнь жЖ ΔΣΩ δσω
 月之暗面 means the far side of the moon; 漢字かな交じり文 and한국어 text.\r\n\r\n   if (x == 1) { return "y"; }  // 🙂🚀
@@ -27,7 +28,7 @@ KEPT = ("tokenizer_config.json",)
 def ranks() -> dict[bytes, int]:
     """Byte pairs that were learnt from the text."""
     trained = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(KIMI_SPLIT), behavior="isolated")
     trained.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trained.train_from_iterator([TEXT] * 4, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet))
@@ -57,7 +58,7 @@ def special_names(first: int) -> list[str]:
 
 def test_ids_and_texts_are_tiktoken_s(directory: Path, ranks: dict[bytes, int], cache: Path) -> None:
     special = {name: len(ranks) + i for i, name in enumerate(special_names(len(ranks)))}
-    reference = tiktoken.Encoding("kimi", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
+    reference = tiktoken.Encoding("kimi", pat_str=KIMI_SPLIT, mergeable_ranks=ranks, special_tokens=special)
     built = Tokenizer.from_file(str(tokenizer_directory(directory, KEPT, cache) / "tokenizer.json"))
     assert built.get_vocab_size() == len(ranks) + SPECIAL
     dice, alphabet = random.Random(0), [*TEXT, *special]
