@@ -68,6 +68,19 @@ async def test_a_refusal_names_the_field(fields: dict[str, Any], message: str) -
     assert await refused(**fields) == message
 
 
+async def test_a_refused_thread_has_the_code_after_which_clients_go_on_without_one() -> None:
+    async with serving() as app:
+        response = await app.post(PATH, {**ASK, "thread": {"type": "create"}})
+    assert (response.status_code, response.json()["error"]) == (
+        400,
+        {
+            "type": "invalid_request_error",
+            "message": "thread is not supported",
+            "details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        },
+    )
+
+
 @pytest.mark.parametrize("name", ["model", "messages", "max_tokens"])
 async def test_what_anthropic_requires_is_required(name: str) -> None:
     async with serving() as app:
