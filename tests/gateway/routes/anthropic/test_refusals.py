@@ -32,6 +32,18 @@ def user(*blocks: Any) -> dict[str, Any]:
             "messages.0.content.0.source: sources of type file are not supported, only base64 and url",
         ),
         (user({"type": "document"}), "messages.0.content.0: blocks of type document are not supported"),
+        (
+            user({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}),
+            "messages.0.content.0: blocks of type document are not supported",
+        ),
+        (
+            user({"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": "c"}]}),
+            "messages.0.content.0: blocks of type search_result are not supported",
+        ),
+        (
+            user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "search_result", "source": "a"}]}),
+            "messages.0.content.0.content.0: blocks of type search_result are not supported here, only text and image",
+        ),
         (user({"type": "<script>"}), "messages.0.content.0: blocks of that type are not supported"),
         (user({"type": "text"}), "messages.0.content.0: a block of type text needs text"),
         (
