@@ -73,12 +73,19 @@ class ImageSource(StrictModel):
         return f"data:{self.media_type};base64,{self.data}" if self.type == "base64" else self.url or ""
 
 
+class Transformations(StrictModel):
+    """What happens to an image that is too large: only what always does."""
+
+    oversized_image: Literal["downsize"] | None = None
+
+
 class ResultBlock(StrictModel):
     """What a tool has returned: a text or an image."""
 
     type: Annotated[str, Field(max_length=64)]
     text: str | None = None
     source: ImageSource | None = None
+    transformations: Transformations | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -105,6 +112,7 @@ class Block(StrictModel):
     input: dict[str, Any] | None = None
     tool_use_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     source: ImageSource | None = None
+    transformations: Transformations | None = None
     content: str | Annotated[list[ResultBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)] | None = None
     is_error: bool | None = None
     thinking: str | None = None

@@ -32,12 +32,12 @@ PARTS: dict[str, tuple[type[BaseModel], str]] = {
         "name strict type",
     ),
     "tool_choice": (ToolChoice, "disable_parallel_tool_use name type"),
-    "thinking": (Thinking, "budget_tokens display type"),
-    "output_config": (OutputConfig, "effort format"),
+    "thinking": (Thinking, "block_binding budget_tokens display type"),
+    "output_config": (OutputConfig, "effort format task_budget"),
     "content": (  # of the blocks that are served
         Block,
         "cache_control caller citations content data id input is_error name signature source text thinking "
-        "tool_use_id toolset_name type",
+        "tool_use_id toolset_name transformations type",
     ),
 }
 

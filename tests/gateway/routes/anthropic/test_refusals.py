@@ -44,6 +44,10 @@ def user(*blocks: Any) -> dict[str, Any]:
             user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "search_result", "source": "a"}]}),
             "messages.0.content.0.content.0: blocks of type search_result are not supported here, only text and image",
         ),
+        (
+            user({"type": "image", "source": IMAGE, "transformations": {"oversized_image": "error"}}),
+            "messages.0.content.0.transformations.oversized_image: must be 'downsize'",
+        ),
         (user({"type": "<script>"}), "messages.0.content.0: blocks of that type are not supported"),
         (user({"type": "text"}), "messages.0.content.0: a block of type text needs text"),
         (
