@@ -26,6 +26,7 @@ MAX_VALUES = 262_144  # twice the token ids of the longest prompts
 MAX_NAMES = 65_536  # of fields: 200,000 in one object hold the interpreter for 130 ms
 MAX_CONTAINERS = 16_384  # objects and lists: one costs as much as fifty numbers
 LARGE = 64 << 10  # bytes; a smaller body is parsed within 10 ms
+NOT_JSON = "the body is not valid JSON"
 MANY = 500  # objects: where they are a JSON schema's, each takes 20 us to check
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -68,7 +69,7 @@ def _validated(raw: bytes, model: type[Model]) -> Model:
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _refusal(error, raw) from None
     _checked(raw)
     return body
 
@@ -109,13 +110,23 @@ def refuse_compressed(request: Request) -> None:
         raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
 
 
-def _refusal(error: ValidationError) -> RequestError:
+def _refusal(error: ValidationError, raw: bytes) -> RequestError:
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        place = re.search(r"line \d+ column \d+$", first["msg"])
-        return RequestError(Kind.MALFORMED, f"the body is not valid JSON{f' at {place[0]}' if place else ''}")
+        return _unread(raw, first["msg"])
     message, field = describe(error)
     return RequestError(Kind.SHAPE, message, param=field)
+
+
+def _unread(raw: bytes, told: str) -> RequestError:
+    """Why pydantic, which has `told` where, cannot read `raw`: what we ask beyond JSON, or else a wrong letter."""
+    try:
+        _counted(raw)
+    except RequestError as error:
+        if error.message != NOT_JSON:
+            return error
+    place = re.search(r"line \d+ column \d+$", told)
+    return RequestError(Kind.MALFORMED, f"{NOT_JSON}{f' at {place[0]}' if place else ''}")
 
 
 def _check_counts(raw: bytes) -> None:

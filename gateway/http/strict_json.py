@@ -7,6 +7,7 @@ import math
 from typing import Any, NoReturn
 
 MAX_DEPTH = 72  # a JSON schema of 64 levels, and what is around it
+TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 
 
 class NotStrictJson(ValueError):
@@ -24,10 +25,12 @@ def strict_json(text: bytes | str, *, unique: bool = True) -> Any:
         )
     except NotStrictJson:
         raise
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise NotStrictJson(TOO_DEEP) from None
+    except ValueError:
         raise NotStrictJson("is not valid JSON") from None
     if depth_exceeds(value, MAX_DEPTH):
-        raise NotStrictJson(f"nests deeper than {MAX_DEPTH} levels")
+        raise NotStrictJson(TOO_DEEP)
     if isinstance(text, str):
         _refuse_half_characters(value)
     return value

@@ -50,6 +50,7 @@ def test_tools_are_called_and_their_results_read(seen: dict[str, Any]) -> None:
         assert set(given) == {"city", "days"} and given["city"] in ("Paris", "Rome") and isinstance(given["days"], int)
     assert streamed["last"] == streamed["input"] and streamed["snapshots"] > 1
     assert seen["called"]["after"] > 0
+    assert seen["run"] == ["get_time"]
 
 
 def test_models_are_listed(seen: dict[str, Any]) -> None:

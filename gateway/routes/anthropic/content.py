@@ -1,7 +1,7 @@
 """The messages of a body and their blocks. What cannot be put into the prompt is refused by name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -27,6 +27,14 @@ BLOCKS: dict[str, tuple[tuple[Role, ...], tuple[str, ...]]] = {
 def named(type: str) -> str:
     """`type` for a message, if it looks like the name of one."""
     return f"type {type}" if TYPE_NAME.fullmatch(type) else "that type"
+
+
+def _read_by_type(block: Any, served: Collection[str], refusal: str) -> Any:
+    """`block` if its type is `served`. Told before its fields are read: they are of another kind in other types."""
+    type = block.get("type") if isinstance(block, dict) else None
+    if isinstance(type, str) and type not in served:
+        raise ValueError(f"blocks of {named(type)} are not supported{refusal}")
+    return block
 
 
 class TextBlock(StrictModel):
@@ -65,17 +73,27 @@ class ImageSource(StrictModel):
         return f"data:{self.media_type};base64,{self.data}" if self.type == "base64" else self.url or ""
 
 
+class Transformations(StrictModel):
+    """What happens to an image that is too large: only what always does."""
+
+    oversized_image: Literal["downsize"] | None = None
+
+
 class ResultBlock(StrictModel):
     """What a tool has returned: a text or an image."""
 
     type: Annotated[str, Field(max_length=64)]
     text: str | None = None
     source: ImageSource | None = None
+    transformations: Transformations | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_served(cls, block: Any) -> Any:
+        return _read_by_type(block, ("text", "image"), " here, only text and image")
 
     @model_validator(mode="after")
-    def _is_served(self) -> "ResultBlock":
-        if self.type not in ("text", "image"):
-            raise ValueError(f"blocks of {named(self.type)} are not supported here, only text and image")
+    def _is_whole(self) -> "ResultBlock":
         if (self.text if self.type == "text" else self.source) is None:
             raise ValueError(f"a block of type {self.type} needs {'text' if self.type == 'text' else 'source'}")
         return self
@@ -94,16 +112,20 @@ class Block(StrictModel):
     input: dict[str, Any] | None = None
     tool_use_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     source: ImageSource | None = None
+    transformations: Transformations | None = None
     content: str | Annotated[list[ResultBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)] | None = None
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
     data: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_served(cls, block: Any) -> Any:
+        return _read_by_type(block, BLOCKS, "")
+
     @model_validator(mode="after")
-    def _is_served(self) -> "Block":
-        if self.type not in BLOCKS:
-            raise ValueError(f"blocks of {named(self.type)} are not supported")
+    def _is_whole(self) -> "Block":
         for field in BLOCKS[self.type][1]:
             if getattr(self, field) is None:
                 raise ValueError(f"a block of type {self.type} needs {field}")

@@ -60,6 +60,9 @@ RENAMED = (
     (re.compile(r"\bmessages\[\d+\]\.content\[\d+\]\.image_url\b"), "messages"),  # counted as a chat's are
     (re.compile(r"\bthinking_token_budget\b"), "thinking.budget_tokens"),
 )
+# By the field at fault, what a program finds in an error's `details`. Anthropic's SDK (2.14) runs tools within a thread
+# that the server keeps, and goes on without one after this code only.
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 _INDEX = re.compile(r"(?<=[\w\]])\[(\d+)\]")
 SCHEMA = {
     "type": "object",
@@ -69,7 +72,7 @@ SCHEMA = {
         "error": {
             "type": "object",
             "required": ["type", "message"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
         },
         "request_id": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     },
@@ -83,7 +86,10 @@ def error_object(message: str, type: str, id: str | None = None) -> dict[str, An
 
 
 def error_body(error: RequestError, id: str | None = None) -> dict[str, Any]:
-    return error_object(_message(error), WORDING[error.kind][1], id)
+    body = error_object(_message(error), WORDING[error.kind][1], id)
+    if error.param in DETAILS:
+        body["error"]["details"] = DETAILS[error.param]
+    return body
 
 
 def error_response(error: RequestError, id: str | None = None) -> Response:

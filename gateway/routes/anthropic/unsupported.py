@@ -27,4 +27,6 @@ HINTS = frozenset(
 HINTS_WITHIN = {
     "tools": {"cache_control", "eager_input_streaming", "defer_loading", "allowed_callers", "input_examples"},
     "content": {"cache_control", "citations", "caller", "toolset_name"},
+    "thinking": {"block_binding"},  # about signatures, of which there are none
+    "output_config": {"task_budget"},  # what an agent has left: it bounds no answer
 }

@@ -65,6 +65,23 @@ def called() -> dict:
     }
 
 
+def run_by_the_sdk() -> list[str]:
+    """The names of the tools that the SDK's own loop runs; it asks for a thread first."""
+    ran = []
+
+    @anthropic.beta_tool
+    def get_time(zone: str) -> str:
+        """The time in a zone."""
+        ran.append("get_time")
+        return "noon"
+
+    forced = {"tool_choice": {"type": "tool", "name": "get_time", "disable_parallel_tool_use": True}}
+    runner = client.beta.messages.tool_runner(**{**GREEDY, "max_tokens": 300}, tools=[get_time], **forced)
+    next(iter(runner))
+    runner.generate_tool_call_response()
+    return ran
+
+
 def counted() -> list[int]:
     count = client.messages.count_tokens(
         model=job["model"], messages=ASK["messages"], tools=[WEATHER], system="Be kind."
@@ -94,6 +111,7 @@ print(
             "stopped": {**brief(stopped), "sequence": stopped.stop_sequence},
             "prefilled": brief(prefilled),
             "called": called(),
+            "run": run_by_the_sdk(),
             "counted": counted(),
             "models": [model.id for model in client.models.list()],
             "model": client.models.retrieve(job["model"]).display_name,

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.http import body
 from gateway.http.body import LARGE, MANY, MAX_CONTAINERS, MAX_NAMES, MAX_VALUES
+from gateway.http.strict_json import MAX_DEPTH
 from tests.gateway.fixtures import Callers, serve
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -70,3 +71,21 @@ async def test_a_long_body_is_read_beside_the_event_loop(path: str, monkeypatch:
         answer = await app.raw(path, with_extra(path, b'"' + b"x" * LARGE + b'"'))
         assert answer.status_code == 200
         assert readers.beside_the_event_loop
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations", "/v2/models/ensemble/infer"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"[" * 300 + b"]" * 300, f"nests deeper than {MAX_DEPTH} levels"),
+        (b"[" * 15_000 + b"]" * 15_000, f"nests deeper than {MAX_DEPTH} levels"),
+        (rb'"\ud800 "', "holds half a character"),
+        (b'"\xff"', "is not valid UTF-8"),
+        (b"1,", "is not valid JSON"),
+    ],
+)
+async def test_what_json_allows_and_we_do_not_is_not_called_invalid_json(path: str, value: bytes, reason: str) -> None:
+    async with serve() as app:
+        answer = await app.raw(path, with_extra(path, value))
+    assert answer.status_code == 400
+    assert f"the body {reason}" in answer.text

@@ -11,15 +11,15 @@ from gateway.routes.anthropic.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTE
 from tests.processes import ROOT
 
 # Of both `messages` and `beta.messages`; sampling left the SDK's own parameters, though not the API.
-ANTHROPIC_2_13 = """
+ANTHROPIC_2_14 = """
     betas billing_policy cache_control compaction container context_management diagnostics fallback_credit_token
     fallbacks inference_geo max_tokens mcp_servers messages metadata model output_config output_format service_tier
     speed stop_sequences stream system temperature thinking thread tool_choice tools top_k top_p user_profile_id
     workspace_id
 """
-ANTHROPIC_2_13_COUNT = """
-    betas cache_control context_management mcp_servers messages model output_config output_format speed system
-    thinking tool_choice tools user_profile_id workspace_id
+ANTHROPIC_2_14_COUNT = """
+    betas cache_control compaction context_management mcp_servers messages model output_config output_format speed
+    system thinking tool_choice tools user_profile_id workspace_id
 """
 VLLM_0_33 = """
     chat_template_kwargs kv_transfer_params max_tokens messages metadata model output_config stop_sequences stream
@@ -32,12 +32,12 @@ PARTS: dict[str, tuple[type[BaseModel], str]] = {
         "name strict type",
     ),
     "tool_choice": (ToolChoice, "disable_parallel_tool_use name type"),
-    "thinking": (Thinking, "budget_tokens display type"),
-    "output_config": (OutputConfig, "effort format"),
+    "thinking": (Thinking, "block_binding budget_tokens display type"),
+    "output_config": (OutputConfig, "effort format task_budget"),
     "content": (  # of the blocks that are served
         Block,
         "cache_control caller citations content data id input is_error name signature source text thinking "
-        "tool_use_id toolset_name type",
+        "tool_use_id toolset_name transformations type",
     ),
 }
 
@@ -48,7 +48,7 @@ def declared(model: type[BaseModel]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("model", "fields"),
-    [(MessagesRequest, ANTHROPIC_2_13), (CountRequest, ANTHROPIC_2_13_COUNT), (MessagesRequest, VLLM_0_33)],
+    [(MessagesRequest, ANTHROPIC_2_14), (CountRequest, ANTHROPIC_2_14_COUNT), (MessagesRequest, VLLM_0_33)],
 )
 def test_a_known_field_is_declared_refused_or_a_hint(model: type[BaseModel], fields: str) -> None:
     assert set(fields.split()) <= declared(model) | UNSUPPORTED.keys() | HINTS

@@ -32,6 +32,22 @@ def user(*blocks: Any) -> dict[str, Any]:
             "messages.0.content.0.source: sources of type file are not supported, only base64 and url",
         ),
         (user({"type": "document"}), "messages.0.content.0: blocks of type document are not supported"),
+        (
+            user({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}),
+            "messages.0.content.0: blocks of type document are not supported",
+        ),
+        (
+            user({"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": "c"}]}),
+            "messages.0.content.0: blocks of type search_result are not supported",
+        ),
+        (
+            user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "search_result", "source": "a"}]}),
+            "messages.0.content.0.content.0: blocks of type search_result are not supported here, only text and image",
+        ),
+        (
+            user({"type": "image", "source": IMAGE, "transformations": {"oversized_image": "error"}}),
+            "messages.0.content.0.transformations.oversized_image: must be 'downsize'",
+        ),
         (user({"type": "<script>"}), "messages.0.content.0: blocks of that type are not supported"),
         (user({"type": "text"}), "messages.0.content.0: a block of type text needs text"),
         (
@@ -66,6 +82,19 @@ def user(*blocks: Any) -> dict[str, Any]:
 )
 async def test_a_refusal_names_the_field(fields: dict[str, Any], message: str) -> None:
     assert await refused(**fields) == message
+
+
+async def test_a_refused_thread_has_the_code_after_which_clients_go_on_without_one() -> None:
+    async with serving() as app:
+        response = await app.post(PATH, {**ASK, "thread": {"type": "create"}})
+    assert (response.status_code, response.json()["error"]) == (
+        400,
+        {
+            "type": "invalid_request_error",
+            "message": "thread is not supported",
+            "details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        },
+    )
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "max_tokens"])
