@@ -12,13 +12,27 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from convert.errors import CheckpointError
-from convert.formats.gguf_splits import KIMI_SPLIT
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tiktoken_file import NAME, SPECIAL
 
 TEXT = """The Quick brown fox's 12345 jumps, isn't it? HTTPServer, naïve café, ÀÉÎ \tЖизнь жЖ ΔΣΩ δσω
 月之暗面 means the far side of the moon; 漢字かな交じり文 and한국어 text.\r\n\r\n   if (x == 1) { return "y"; }  // 🙂🚀
 """
+# As `pat_str` of tokenization_kimi.py has it, alternative by alternative.
+PATTERN = "|".join(
+    [
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
 NAMED = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 10: "<|tool_call_begin|>"}
 PLAIN = 10  # not marked as special
 KEPT = ("tokenizer_config.json",)
@@ -28,7 +42,7 @@ KEPT = ("tokenizer_config.json",)
 def ranks() -> dict[bytes, int]:
     """Byte pairs that were learnt from the text."""
     trained = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(KIMI_SPLIT), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
     trained.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trained.train_from_iterator([TEXT] * 4, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet))
@@ -58,7 +72,7 @@ def special_names(first: int) -> list[str]:
 
 def test_ids_and_texts_are_tiktoken_s(directory: Path, ranks: dict[bytes, int], cache: Path) -> None:
     special = {name: len(ranks) + i for i, name in enumerate(special_names(len(ranks)))}
-    reference = tiktoken.Encoding("kimi", pat_str=KIMI_SPLIT, mergeable_ranks=ranks, special_tokens=special)
+    reference = tiktoken.Encoding("kimi", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
     built = Tokenizer.from_file(str(tokenizer_directory(directory, KEPT, cache) / "tokenizer.json"))
     assert built.get_vocab_size() == len(ranks) + SPECIAL
     dice, alphabet = random.Random(0), [*TEXT, *special]
