@@ -33,7 +33,8 @@ def messages(instructions: str | None, items: Sequence[Item]) -> list[Message]:
 def _add(told: list[Message], item: Item) -> None:
     match item["type"]:
         case "reasoning":
-            _turn(told, "reasoning", "content", "tool_calls")["reasoning"] = reasoning_text(item)
+            if text := reasoning_text(item):  # of OpenAI's own models an item often says nothing
+                _turn(told, "reasoning", "content", "tool_calls")["reasoning"] = text
         case "function_call":
             function = {"name": item["name"], "arguments": item["arguments"]}
             call = {"id": item["call_id"], "type": "function", "function": function}

@@ -68,6 +68,10 @@ SAME: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"input": [USER, {**REASONING, "content": None, "summary": [{"type": "summary_text", "text": "he"}]}, ANSWER]},
         [USER, {"role": "assistant", "reasoning": "he", "content": "hello"}],
     ),
+    "reasoning that says nothing": (
+        {"input": [USER, {"type": "reasoning", "summary": []}, USER, {"type": "reasoning", "summary": []}, ANSWER]},
+        [USER, USER, {"role": "assistant", "content": "hello"}],
+    ),
     "sealed reasoning": (
         {"input": [USER, {"type": "reasoning", "summary": [], "encrypted_content": sealed("he")}, ANSWER]},
         [USER, {"role": "assistant", "reasoning": "he", "content": "hello"}],
