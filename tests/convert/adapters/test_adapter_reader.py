@@ -43,6 +43,7 @@ OF_LAYERS = ("qkv", "out", "gate_up", "down", "cross_q", "cross_kv", "cross_out"
 OF_LAYERS += ("shared_gate_up", "shared_down", "in_proj", "x_proj", "dt_proj", "out_proj")
 OF_LAYERS += ("head_gate", "linear_in", "linear_gate", "linear_rates", "linear_out")
 OF_LAYERS += ("mamba_in", "mamba_shared", "mamba_rates", "mamba_out", "short_in", "short_out")
+OF_LAYERS += ("q", "q_a", "kv_a", "input_gate", "input_out")
 
 
 def matrices_of_layers(spec: ModelSpec) -> tuple[str, ...]:
