@@ -40,7 +40,8 @@ class Prefill:
         for row in plan.rows:
             if not row.samples and self.images.may_lengthen(row):
                 start = row.start + row.count
-                more = min(self.token_budget - plan.tokens, row.sequence.until_save(row.start) - row.count)
+                allowed = max(0, row.sequence.until_save(row.start) - row.count)  # an image that is not cut passes it
+                more = min(self.token_budget - plan.tokens, allowed)
                 more = self.images.take(row.sequence, start, more, more, plan)
                 row.count += more
                 row.samples = int(start + more == row.sequence.length)

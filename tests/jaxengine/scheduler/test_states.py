@@ -1,7 +1,9 @@
 """Where layers keep states, prompts start from snapshots of them: which are made, and who starts from which."""
 
 from jaxengine.request.sequence import Sequence
+from jaxengine.scheduler.image_planner import ImagePlanner
 from tests.jaxengine.fake_engine import FakeEngine
+from tests.jaxengine.fake_images import IMAGE, image_at
 from tests.jaxengine.invariants import check_idle
 
 SIZE = 4
@@ -103,5 +105,16 @@ def test_a_request_that_is_computed_again_starts_from_its_own_snapshot() -> None
     assert sequence.preemptions == 1 and len(sequence.tokens) > 32
     (row,) = engine.dispatch().rows
     assert row.start == 28
+    engine.serve_until_idle()
+    check_idle(engine)
+
+
+def test_an_image_that_must_not_be_cut_passes_where_states_would_be_saved() -> None:
+    images = ImagePlanner(rows=8, horizon="image", fits=lambda _: True)
+    engine = FakeEngine(pages=40, page_size=SIZE, slots=2, token_budget=32, images=images, snapshots=4)
+    ids = TEXT[:5] + [IMAGE] * 6 + TEXT[:1]
+    sequence = engine.add(ids, images=(image_at(5, ids[5:11], 0),), max_tokens=2)
+    rows = [(row.start, row.count) for _ in range(4) for row in engine.dispatch().rows]
+    assert rows[:3] == [(0, 5), (5, 6), (11, 1)] and not sequence.saves
     engine.serve_until_idle()
     check_idle(engine)
