@@ -5,6 +5,7 @@ prompt leaves what it has in common with others: instructions, a document. A chu
 step more. So nothing is saved that is soon computed again.
 """
 
+import bisect
 from collections.abc import Iterable
 
 from jaxengine.cache.page_tables import PageTables
@@ -35,7 +36,7 @@ class StateSaving:
         if self.tables.snapshots is None or not self.tables.may_share(sequence):
             return
         size, last = self.tables.pool.page_size, self.tables.startable(sequence)
-        common = (_common(sequence.prefix_keys, other.prefix_keys) for other in others)
+        common = (in_common(sequence.prefix_keys, other.prefix_keys) for other in others)
         shared = min(last, max(self.tables.cached_pages(sequence), *common, 0))
         behind = sequence.computed
         for at in (shared * size, last * size):
@@ -65,7 +66,6 @@ class StateSaving:
                 self._snapshots.give_back(slot)
 
 
-def _common(one: list[bytes], other: list[bytes]) -> int:
+def in_common(one: list[bytes], other: list[bytes]) -> int:
     """How many of their first keys are the same. A key stands for all pages up to its own."""
-    count = min(len(one), len(other))
-    return next((i for i in range(count, 0, -1) if one[i - 1] == other[i - 1]), 0)
+    return bisect.bisect_left(range(min(len(one), len(other))), True, key=lambda i: one[i] != other[i])

@@ -1,7 +1,10 @@
 """Where layers keep states, prompts start from snapshots of them: which are made, and who starts from which."""
 
+from typing import Any
+
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
+from jaxengine.scheduler.state_saving import in_common
 from tests.jaxengine.fake_engine import FakeEngine
 from tests.jaxengine.fake_images import IMAGE, image_at
 from tests.jaxengine.invariants import check_idle
@@ -118,3 +121,17 @@ def test_an_image_that_must_not_be_cut_passes_where_states_would_be_saved() -> N
     assert rows[:3] == [(0, 5), (5, 6), (11, 1)] and not sequence.saves
     engine.serve_until_idle()
     check_idle(engine)
+
+
+def test_what_two_long_prompts_have_in_common_is_found_by_halving() -> None:
+    looked: list[int] = []
+
+    class Keys(list[bytes]):
+        def __getitem__(self, at: Any) -> Any:
+            looked.append(at)
+            return super().__getitem__(at)
+
+    keys = Keys(i.to_bytes(2) for i in range(6000))
+    for shared in (0, 1, 4321, 6000):
+        assert in_common(keys, [*keys][:shared] + [b"other"] * 100) == shared
+    assert len(looked) <= 4 * 13
