@@ -23,6 +23,7 @@ from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.rpc.page_keys import page_key, root_key, seen_in, whole_key
 
 NO_PAGES = PageNeed(0, 0, 0)
+KEYS_AT_ONCE = 512  # of a waiting request, 1 ms: of a burst a step looks at hundreds, each with the same long document
 
 
 class Fork(NamedTuple):
@@ -110,8 +111,10 @@ class PageTables:
         It is asked for in every step in which a sequence waits, where `cached_prefix` would walk the index for
         milliseconds to find what it found the step before.
         """
-        may_share = self.may_share(sequence)
-        shared = sum(self._shared_pages(number, sequence) for number in range(self.unwindowed)) if may_share else 0
+        keys = sequence.prefix_keys if self.may_share(sequence) else []
+        if self.snapshots is not None:
+            keys = keys[: self._longest_saved(sequence, len(keys))]
+        shared = sum(self._shared_pages(number, keys) for number in range(self.unwindowed))
         return self.unwindowed * self._entries(sequence, sequence.length) - shared
 
     def need_of_beam(self, beam: Sequence) -> int:
@@ -273,12 +276,16 @@ class PageTables:
         return sequence.prefix_keys[i] == other.prefix_keys[i] and (0, other.prefix_keys[i]) not in self.pool.index
 
     def _waits_for_snapshot(self, sequence: Sequence, other: Sequence, at: int, snapshots: Snapshots) -> bool:
-        """Whether `sequence` could start from what `other` saves `at` this position."""
-        pages = at // self.pool.page_size
-        if pages > self.startable(sequence) or not self.may_share(sequence, pages):
+        """Whether `sequence` could start from what `other` saves `at` this position, and from no more already: as far
+        as their keys are known.
+        """
+        pages, startable, keys = at // self.pool.page_size, self.startable(sequence), sequence.prefix_keys
+        if pages > startable or not self.may_share(sequence, 0) or not _alike(keys, other.prefix_keys, pages):
             return False
-        key = sequence.prefix_keys[pages - 1]
-        return key == other.prefix_keys[pages - 1] and key not in snapshots
+        self._extend_prefix_keys(sequence, min(startable, len(keys) + KEYS_AT_ONCE))
+        if not _alike(keys, other.prefix_keys, pages):
+            return False
+        return not any(key in snapshots and (0, key) in self.pool.index for key in keys[pages - 1 : startable])
 
     def offer(self, sequence: Sequence, written: int) -> None:
         """Offer the full pages below position `written` to other requests, if the host knows all their tokens."""
@@ -309,10 +316,10 @@ class PageTables:
             self._extend_prefix_keys(sequence, pages)
         return may_share
 
-    def _shared_pages(self, number: int, sequence: Sequence) -> int:
-        """How many pages of the cached prefix of `sequence` in table `number` are held by others."""
+    def _shared_pages(self, number: int, keys: Items[bytes]) -> int:
+        """How many pages of the cached prefix with these `keys` in table `number` are held by others."""
         index, references, shared = self.pool.index, self.pool.references, 0
-        for key in sequence.prefix_keys:
+        for key in keys:
             page = index.get((number, key))
             if page is None:
                 break
@@ -330,7 +337,7 @@ class PageTables:
         return count
 
     def _longest_saved(self, sequence: Sequence, count: int) -> int:
-        """How many of the first `count` pages, which are cached, make the longest prefix with a snapshot."""
+        """How many of the first `count` pages make the longest prefix with a snapshot, if they are cached."""
         assert self.snapshots is not None
         for pages in range(count, 0, -1):
             if sequence.prefix_keys[pages - 1] in self.snapshots and self._gap_in_window(sequence, pages) is None:
@@ -370,3 +377,11 @@ def _common(one: Items[int], other: Items[int]) -> int:
     """How many of their first entries are the same."""
     differ = itertools.compress(itertools.count(), map(operator.ne, one, other))
     return next(differ, min(len(one), len(other)))
+
+
+def _alike(one: Items[bytes], other: Items[bytes], count: int) -> bool:
+    """Whether the first `count` keys of both are the same, as far as those of `one` are known. A key stands for all up
+    to its own.
+    """
+    known = min(len(one), count)
+    return known == 0 or one[known - 1] == other[known - 1]

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.state_saving import in_common
@@ -112,6 +115,17 @@ def test_a_request_that_is_computed_again_starts_from_its_own_snapshot() -> None
     check_idle(engine)
 
 
+def test_who_can_start_behind_more_does_not_wait_for_less() -> None:
+    engine = engine_of(token_budget=8)
+    served(engine, TEXT[:40])
+    engine.add(TEXT[:24] + [1] * 20)  # it is about to save what it has in common with the first
+    engine.serve()
+    sequence = engine.add(TEXT[:44])
+    assert engine.dispatch().admitted == [sequence] and sequence.computed >= 36
+    engine.serve_until_idle()
+    check_idle(engine)
+
+
 def test_an_image_that_must_not_be_cut_passes_where_states_would_be_saved() -> None:
     images = ImagePlanner(rows=8, horizon="image", fits=lambda _: True)
     engine = FakeEngine(pages=40, page_size=SIZE, slots=2, token_budget=32, images=images, snapshots=4)
@@ -135,3 +149,41 @@ def test_what_two_long_prompts_have_in_common_is_found_by_halving() -> None:
     for shared in (0, 1, 4321, 6000):
         assert in_common(keys, [*keys][:shared] + [b"other"] * 100) == shared
     assert len(looked) <= 4 * 13
+
+
+def test_who_has_no_room_is_not_looked_up_in_each_step_for_pages_without_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pages that it could share are held, but it would have to compute them again, for which there is no room."""
+    looked: list[Sequence] = []
+    find = PageTables.cached_prefix
+    engine = FakeEngine(pages=20, page_size=SIZE, slots=2, token_budget=64, snapshots=4, least_saved=100)
+    running = engine.add(TEXT[:40], max_tokens=30, ignore_eos=True)
+    engine.serve()
+    engine.serve()
+    monkeypatch.setattr(
+        PageTables, "cached_prefix", lambda tables, sequence: looked.append(sequence) or find(tables, sequence)
+    )
+    waiting = engine.add(TEXT[:48])
+    while running.slot is not None:
+        assert waiting not in looked
+        engine.serve()
+    engine.serve_until_idle()
+    assert looked.count(waiting) == 1
+    check_idle(engine)
+
+
+def test_the_keys_of_those_that_wait_are_computed_few_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxengine.cache.page_tables.KEYS_AT_ONCE", 2)
+    engine = engine_of(token_budget=8)
+    engine.add(TEXT[:48])
+    waiting, unlike = engine.add(TEXT[:50]), engine.add(TEXT[:4] + [1] * 46)
+    plan = engine.dispatch()
+    assert unlike in plan.admitted and plan.waiting_for_prefix == [waiting]
+    known = [len(waiting.prefix_keys)]
+    while waiting.slot is None:
+        engine.serve()
+        known.append(len(waiting.prefix_keys))
+    assert known[:4] == [2, 4, 6, 8] and waiting.cached_tokens == 44
+    engine.serve_until_idle()
+    check_idle(engine)
