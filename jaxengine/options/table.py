@@ -207,7 +207,7 @@ class ComputeOptions:
         None,
         values.whole(0, 65536),
         "prefixes behind which states are kept for later prompts, where layers have states instead of keys and values; "
-        "half as many as sequences in a step, as far as memory allows, if not given",
+        "half as many as sequences in a step and at least two, as far as memory allows, if not given",
         after="image_cache_tokens",
     )
 

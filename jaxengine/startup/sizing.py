@@ -32,6 +32,7 @@ TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 # States of requests take one part in so many, at most, of what weights leave, and snapshots one; the rest is for keys
 # and values.
 STATES_SHARE, SNAPSHOTS_SHARE = 3, 6
+OF_PROMPT = 2  # snapshots: with one, that of its last page takes over that of what others have in common with it
 
 
 def limits_of(setup: Setup) -> Limits:
@@ -63,14 +64,14 @@ def _with_room_for_states(setup: Setup, room: int) -> Limits:
 
 
 def _snapshots(setup: Setup, limits: Limits, most: int | None = None) -> int:
-    """How many states are kept of prefixes: as many as the operator wants, or half as many as of requests, and no more
-    than `most`.
+    """How many states are kept of prefixes: as many as the operator wants; or half as many as of requests, at least as
+    many as one prompt saves, and no more than `most`.
     """
     if not setup.prefix_cache:
         return 0
     if setup.options.state_snapshots is not None:
         return setup.options.state_snapshots
-    half = max(1, limits.max_batch_size // 2)
+    half = max(OF_PROMPT, limits.max_batch_size // 2)
     return half if most is None else min(half, most)
 
 

@@ -135,6 +135,8 @@ def test_states_take_a_third_of_what_weights_leave(tmp_path: Path) -> None:
     refused = planned(model, "--devices", "h100", "--max-batch-size", "256")
     assert "the states of 256 requests and of 0 prefixes take 36.85 GiB" in refused.problem
     assert "lower max_batch_size or state_snapshots" in refused.problem
+    alone = facts(planned(model, "--devices", "h200", "--max-batch-size", "1"))
+    assert alone["bytes_of_a_device"]["slots"] == (2 + 2) * each  # both that one prompt saves
     none = facts(planned(model, "--devices", "h200", "--state-snapshots", "0"))
     assert none["bytes_of_a_device"]["slots"] == 161 * each
 

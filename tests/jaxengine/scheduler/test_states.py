@@ -173,6 +173,18 @@ def test_who_has_no_room_is_not_looked_up_in_each_step_for_pages_without_states(
     check_idle(engine)
 
 
+def test_of_two_snapshots_one_stays_where_questions_leave_their_document() -> None:
+    """So an engine of one request at a time has two."""
+    prompts = [TEXT[:24] + [tail] * 16 for tail in (1, 2, 3, 5)]
+
+    def starts(snapshots: int) -> list[int]:
+        engine = engine_of(snapshots=snapshots, token_budget=8)
+        return [served(engine, prompt)[0][0][0] for prompt in prompts]
+
+    assert starts(2) == [0, 0, 24, 24]
+    assert starts(1) == [0, 0, 0, 0]
+
+
 def test_the_keys_of_those_that_wait_are_computed_few_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxengine.cache.page_tables.KEYS_AT_ONCE", 2)
     engine = engine_of(token_budget=8)
