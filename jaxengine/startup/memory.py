@@ -124,7 +124,7 @@ class Demand:
     tuning: what compiling needs while requests are served: XLA times each product, on operands of its own.
     page: one page, in all caches that have a part of it.
     images: the pool of encoded images, and patches on their way to the tower.
-    slots: what layers keep of each request in place of keys and values.
+    slots: what layers keep of each request in place of keys and values, and snapshots of that behind prefixes.
     """
 
     weights: int
@@ -148,12 +148,13 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     """How many pages fit into memory, without the sink. `dtype` is the cache's.
 
     Raises:
-        DoesNotFit: not one page fits beside the weights.
+        DoesNotFit: not one page fits beside the weights; or, on a host, states do not.
     """
     budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed - RESERVED_BYTES
     pages = budget // demand.page - 1
-    if 0 < -budget < demand.slots:
-        taken = f"{gib(demand.slots)}, {gib(-budget)} more than there is"
+    lacking = demand.fixed - host_memory() if place.device.on_host else -budget
+    if 0 < lacking < demand.slots:
+        taken = f"{gib(demand.slots)}, {gib(lacking)} more than there is"
         states = f"{limits.max_batch_size} requests and of {limits.snapshots} prefixes"
         raise DoesNotFit(f"the states of {states} take {taken}: lower max_batch_size or state_snapshots")
     if budget < 0:

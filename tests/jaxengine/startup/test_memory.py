@@ -103,6 +103,17 @@ def test_a_pool_that_is_asked_for_is_no_larger_than_the_host(monkeypatch: pytest
     check_host(ROOMY, demand, 3584)
 
 
+def test_states_are_no_larger_than_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 GiB, one of which the weights take. Where these alone are too large, states are not to blame."""
+    monkeypatch.setattr("jaxengine.startup.memory.host_memory", lambda: 4 << 30)
+    limits, place = replace(LIMITS, snapshots=100), Place(make_mesh(), CPU)
+    demand = Demand(1 << 30, 0, 0, 0, 0, 0, page=1 << 20, slots=3 << 30)
+    assert fitting_pages(limits, LLAMA_8B, "float32", place, demand) == 2047
+    with pytest.raises(DoesNotFit, match=r"of 4 requests and of 100 prefixes take 4\.00 GiB, 1\.00 GiB more"):
+        fitting_pages(limits, LLAMA_8B, "float32", place, replace(demand, slots=4 << 30))
+    fitting_pages(limits, LLAMA_8B, "float32", place, replace(demand, weights=5 << 30))
+
+
 def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() -> None:
     """16 pages each of two tables that see 100 positions, in steps of 64 tokens, and all of the third."""
     limits = replace(LIMITS, windows=(0, 100, 100))
