@@ -184,9 +184,12 @@ class Setup:
 
     def _without_effect(self) -> dict[str, str]:
         """Options that mean nothing to this model, and why."""
-        none = {} if self.spec.vision else dict.fromkeys(OF_PICTURES, "this model sees no pictures")
-        none |= {} if self.spec.recurrent_layers else {"state_snapshots": "no layer of this model keeps states"}
-        return none | ({} if self.embeds else {"pooling": "no embeddings are made of this model's hidden states"})
+        unused = {} if self.spec.vision else dict.fromkeys(OF_PICTURES, "this model sees no pictures")
+        if not self.spec.keeps_states:
+            unused["state_snapshots"] = "no layer of this model keeps states"
+        elif not self.prefix_cache:
+            unused["state_snapshots"] = "prompts share nothing, as there is no prefix cache"
+        return unused | ({} if self.embeds else {"pooling": "no embeddings are made of this model's hidden states"})
 
     def shapes(self, limits: Limits, pages: int, pooling: str = "") -> Shapes:
         return Shapes(

@@ -1,6 +1,7 @@
 """What is decided before the first weight is read."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -49,11 +50,31 @@ def test_a_pool_beyond_a_host_s_memory_is_refused_by_its_option(llama: OpenModel
 def test_what_means_nothing_to_a_model_is_said(
     llama: OpenModel, seq2seq: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = EngineOptions(max_image_patches=64, image_cache_tokens=64, pooling="mean")
+    given = EngineOptions(max_image_patches=64, image_cache_tokens=64, state_snapshots=4, pooling="mean")
     Setup.decide(llama, given).log_decisions()
     assert caplog.messages == [
-        f"--{name} has no effect: this model sees no pictures" for name in ("max-image-patches", "image-cache-tokens")
+        *(
+            f"--{name} has no effect: this model sees no pictures"
+            for name in ("max-image-patches", "image-cache-tokens")
+        ),
+        "--state-snapshots has no effect: no layer of this model keeps states",
     ]
     caplog.clear()
     Setup.decide(open_model(str(seq2seq("flan_t5"))), EngineOptions(pooling="mean")).log_decisions()
     assert caplog.messages == ["--pooling has no effect: no embeddings are made of this model's hidden states"]
+
+
+def test_where_prompts_share_nothing_snapshots_mean_nothing(
+    zoo: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state space has nothing but states, and there is no prefix cache."""
+    said = "--state-snapshots has no effect: prompts share nothing, as there is no prefix cache"
+    given = EngineOptions(state_snapshots=4)
+    Setup.decide(open_model(str(zoo("mamba"))), given).log_decisions()
+    assert caplog.messages[-1] == said
+    caplog.clear()
+    lfm2 = open_model(str(zoo("lfm2")))
+    Setup.decide(lfm2, given).log_decisions()
+    assert caplog.messages == []
+    Setup.decide(lfm2, replace(given, prefix_cache=False)).log_decisions()
+    assert caplog.messages == [said]
