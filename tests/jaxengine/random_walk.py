@@ -16,7 +16,7 @@ MAX_ALIVE = 12
 WHOLE_ANSWERS = 120  # seeds: in the walks of later ones, many requests were begun elsewhere
 SEEING = 150  # seeds: in the walks of later ones, prompts have images
 ATTENDING = 200  # seeds: in the walks of later ones, layers attend to them
-KEEPING = 225  # seeds: in the walks of later ones, layers keep states
+KEEPING = 225  # seeds: in the walks of later ones, layers keep states; in every other prompts have images
 BUDGETS = {  # of tokens beyond the slots
     "token": [0, 1, 8, 500],
     "image": [2 * MOST_ROWS - 1, 20, 500],
@@ -35,8 +35,8 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.resuming = seed >= WHOLE_ANSWERS
-        self.seeing = SEEING <= seed < KEEPING
         keeping = seed >= KEEPING
+        self.seeing = seed >= SEEING and not (keeping and seed % 2)
         self.searching = self.random.random() < 0.3  # most requests are beam searches, which go on for long
         page_size = self.random.choice([1, 2, 3, 4, *(() if self.searching else (16, WHOLE))])
         slots = self.random.randint(2 if self.searching else 1, 6)
