@@ -88,6 +88,7 @@ def facts(plan: Plan) -> dict[str, Any]:
         "temporaries_compiled": plan.compiled,
         "page_size": limits.page_size,
         "max_batch_size": limits.max_batch_size,
+        "state_snapshots": limits.snapshots,
         "pages": fit.pages if fit else None,
         "max_total_tokens": fit.limits.max_total_tokens if fit else None,
         "max_batch_total_tokens": fit.limits.tokens_of(fit.pages) if fit else None,

@@ -177,7 +177,9 @@ class Setup:
         elif self.spec.cache_scales:
             logger.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
         if self.options.prefix_cache and not self.spec.by_position:
-            logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
+            logger.info(
+                "no prefix cache: what this model keeps of a prompt depends on all of it, or is its state alone"
+            )
         for name, reason in self._without_effect().items():
             if getattr(self.options, name) is not None:
                 logger.warning("%s has no effect: %s", flag(name), reason)

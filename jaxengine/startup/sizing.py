@@ -3,6 +3,7 @@
 `memory` counts the bytes of each kind; here they are those of a `Setup`.
 """
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,8 @@ from jaxengine.startup.memory import (
 from jaxengine.startup.setup import Setup
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters, array_bytes, held_bytes, largest_bytes
 
+logger = logging.getLogger(__name__)
+
 TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 # States of requests take one part in so many, at most, of what weights leave, and snapshots one; the rest is for keys
 # and values.
@@ -47,7 +50,10 @@ def limits_of(setup: Setup) -> Limits:
         limits = _with_room_for_states(setup, room)
     states = _slot_bytes(setup, limits)
     share = max(0, min(room // SNAPSHOTS_SHARE, (room - states) // 2))  # the operator may want many requests
-    return replace(limits, snapshots=_snapshots(setup, limits, share // (states // limits.state_slots)))
+    snapshots = _snapshots(setup, limits, share // (states // limits.state_slots))
+    if setup.prefix_cache and setup.options.state_snapshots is None and not snapshots:
+        logger.warning("no prefix cache: states of prompts would be kept, and there is no room for any")
+    return replace(limits, snapshots=snapshots)
 
 
 def _with_room_for_states(setup: Setup, room: int) -> Limits:

@@ -122,12 +122,12 @@ def test_a_split_model_adds_up_twice_a_layer(tmp_path: Path) -> None:
     assert use["first_token_seconds"] == pytest.approx(computed + moved, rel=0.001)
 
 
-def test_states_take_a_third_of_what_weights_leave(tmp_path: Path) -> None:
+def test_states_take_a_third_of_what_weights_leave(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """48 layers keep 48 heads of 128 x 128 states in f32, and 3 tokens of 10,240 channels in bf16, of each request."""
     model = write(tmp_path, QWEN3_5_27B)
     each = 48 * (48 * 128 * 128 * 4 + 3 * 10_240 * 2)
     told = facts(planned(model, "--devices", "h200"))
-    assert (told["fits"], told["max_batch_size"]) == (True, 160)
+    assert (told["fits"], told["max_batch_size"], told["state_snapshots"]) == (True, 160, 80)
     assert told["bytes_of_a_device"]["slots"] == (161 + 80) * each  # and behind half as many prefixes
     assert told["bytes_of_a_page"] == 16 * 16 * 2 * 4 * 256 * 2  # of 16 layers with attention
     halved = facts(planned(model, "--devices", "h200x2", "--num-shard", "2"))
@@ -135,9 +135,12 @@ def test_states_take_a_third_of_what_weights_leave(tmp_path: Path) -> None:
     refused = planned(model, "--devices", "h100", "--max-batch-size", "256")
     assert "the states of 256 requests and of 0 prefixes take 36.85 GiB" in refused.problem
     assert "lower max_batch_size or state_snapshots" in refused.problem
+    assert "no room for any" in caplog.text
     alone = facts(planned(model, "--devices", "h200", "--max-batch-size", "1"))
     assert alone["bytes_of_a_device"]["slots"] == (2 + 2) * each  # both that one prompt saves
+    caplog.clear()
     none = facts(planned(model, "--devices", "h200", "--state-snapshots", "0"))
+    assert "no room" not in caplog.text
     assert none["bytes_of_a_device"]["slots"] == 161 * each
 
 
