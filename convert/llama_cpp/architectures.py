@@ -12,7 +12,7 @@ from convert.config.config import Config
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp import gemma4, hybrids
 from convert.llama_cpp.latents import LATENT_KEYS, latent_fields
-from convert.llama_cpp.linear_attention import IN_TURN, LINEAR_KEYS, LINEAR_TENSORS, linear_sizes, linear_tensors
+from convert.llama_cpp.linear_attention import IN_TURN, LINEAR_KEYS, LINEAR_TENSORS, linear_fields, qwen3_next_fields
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
 BAICHUAN_13B = {
@@ -149,7 +149,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "ffn_config.moe_top_k": "expert_used_count",
         },
     ),
-    "deepseek2": Architecture("deepseek_v3", {**LATENT_KEYS, **DEEPSEEK_EXPERTS}, interleaved=None),
+    "deepseek2": Architecture("deepseek_v3", {**LATENT_KEYS, **DEEPSEEK_EXPERTS}, tensors=CHOICE, interleaved=None),
     "dots1": Architecture("dots1", DEEPSEEK_EXPERTS, tensors=CHOICE),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe", ERNIE_EXPERTS, {"moe_num_shared_experts": 0}, tensors=CHOICE, interleaved=True
@@ -200,7 +200,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         interleaved=True,
     ),
     "lfm2": Architecture("lfm2", hybrids.LFM2),
-    "lfm2moe": Architecture("lfm2_moe", {**hybrids.LFM2, **hybrids.LFM2_EXPERTS}, tensors=CHOICE | hybrids.STACKED),
+    "lfm2moe": Architecture("lfm2_moe", {**hybrids.LFM2, **hybrids.LFM2_EXPERTS}, tensors=CHOICE | STACKED_EXPERTS),
     "llama": LLAMA,
     "mamba": Architecture(
         "mamba",
@@ -239,7 +239,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         plus_one=True,
         layout=IN_TURN,
     ),
-    "qwen3next": Architecture("qwen3_next", {**LINEAR_KEYS, **QWEN_MOE}, plus_one=True),
+    "qwen3next": Architecture("qwen3_next", {**LINEAR_KEYS, **QWEN_MOE}, tensors=LINEAR_TENSORS, plus_one=True),
     "qwen3moe": Architecture("qwen3_moe", QWEN_MOE, {"norm_topk_prob": True}),
     "seed_oss": Architecture("seed_oss"),
     "smollm3": Architecture("smollm3", interleaved=True),
@@ -260,14 +260,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
 }
-LAYERED: Mapping[str, Callable[[GgufFile, Config], dict[str, Any]]] = {
+# Fields of entries that depend on the file; its `tensors` come to those of the entry.
+BY_FILE: Mapping[str, Callable[[GgufFile, Config], dict[str, Any]]] = {
+    "deepseek2": latent_fields,
     "gemma4": gemma4.gemma4,
     "granitehybrid": hybrids.granite_hybrid,
     "lfm2": hybrids.lfm2,
     "lfm2moe": hybrids.lfm2,
     "nemotron_h": hybrids.nemotron_h,
     "nemotron_h_moe": hybrids.nemotron_h,
-}  # of which files tell layer by layer what they are
+    "qwen35": linear_fields,
+    "qwen35moe": linear_fields,
+    "qwen3next": qwen3_next_fields,
+}
 
 
 def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
@@ -287,14 +292,9 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return replace(known, model_type="falcon_mamba")
     if name == "t5":
         return _t5(known, file)
-    if name in LAYERED:
-        return replace(known, **LAYERED[name](file, metadata))
-    if name == "deepseek2":
-        fields = latent_fields(file, metadata)
-        return replace(known, **{**fields, "tensors": {**CHOICE, **fields["tensors"]}})
-    if name in ("qwen35", "qwen35moe", "qwen3next"):
-        named = linear_tensors(file) if name == "qwen3next" else known.tensors
-        return replace(known, fixed=linear_sizes(metadata), tensors=named)
+    if name in BY_FILE:
+        fields = BY_FILE[name](file, metadata)
+        return replace(known, **{**fields, "tensors": {**known.tensors, **fields.get("tensors", {})}})
     if name in ("gemma2", "gemma3"):
         scalar = OWN_ATTENTION_SCALE.get(metadata.integer("block_count"), metadata.integer("attention.key_length"))
         return replace(known, fixed={"query_pre_attn_scalar": scalar})

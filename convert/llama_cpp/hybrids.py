@@ -11,7 +11,7 @@ from convert.config.rope import FULL
 from convert.families.lfm2 import CONV
 from convert.families.mamba2 import LINEAR
 from convert.formats.gguf import GgufFile
-from convert.llama_cpp.layers import by_layer, holding, layer_count
+from convert.llama_cpp.layers import by_layer, holding, layer_count, ratio
 
 STEP = {"layers.{i}.mamba_step": ("blk.{i}.ssm_dt.bias",)}
 MAMBA2 = {
@@ -26,10 +26,6 @@ LFM2_EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "num_dense_layers": "leading_dense_block_count",
-}
-STACKED = {
-    "layers.{i}.experts_gate_up": ("blk.{i}.ffn_gate_exps.weight", "blk.{i}.ffn_up_exps.weight"),
-    "layers.{i}.experts_down": ("blk.{i}.ffn_down_exps.weight",),
 }
 GRANITE_MLP = {
     "layers.{i}.gate_up": ("blk.{i}.ffn_gate.weight", "blk.{i}.ffn_up.weight"),
@@ -94,7 +90,7 @@ def granite_hybrid(file: GgufFile, metadata: Config) -> dict[str, Any]:
             "num_local_experts": 0,
             "shared_intermediate_size": width,
             "position_embedding_type": "rope" if rotates else "nope",
-            "mamba_expand": _ratio(metadata, "ssm.inner_size", "embedding_length"),
+            "mamba_expand": ratio(metadata, "ssm.inner_size", "embedding_length"),
             "mamba_conv_bias": _any(file, ".ssm_conv1d.bias"),
             "mamba_proj_bias": _any(file, ".ssm_in.bias"),
         }
@@ -102,7 +98,7 @@ def granite_hybrid(file: GgufFile, metadata: Config) -> dict[str, Any]:
 
 
 def nemotron_h(file: GgufFile, metadata: Config) -> dict[str, Any]:
-    """Of Nemotron-H and of Nemotron 3 Nano. Blocks behind its layers, which only draft, are not read."""
+    """Of Nemotron-H and of Nemotron 3 Nano."""
     count = layer_count(file, metadata)
     kinds = zip(*(holding(file, count, name) for name in (SCANS, ATTENDS, ROUTES)), strict=True)
     types = [LINEAR if scans else FULL if attends else "moe" if routes else "mlp" for scans, attends, routes in kinds]
@@ -113,21 +109,13 @@ def nemotron_h(file: GgufFile, metadata: Config) -> dict[str, Any]:
             "layers_block_type": types,
             "num_key_value_heads": max(by_layer(metadata, "attention.head_count_kv", count)),
             "intermediate_size": max(1, *by_layer(metadata, "feed_forward_length", count)),
-            "mamba_head_dim": _ratio(metadata, "ssm.inner_size", "ssm.time_step_rank"),
+            "mamba_head_dim": ratio(metadata, "ssm.inner_size", "ssm.time_step_rank"),
             "use_conv_bias": _any(file, ".ssm_conv1d.bias"),
             "use_bias": _any(file, ".ssm_in.bias"),
             "mlp_bias": _any(file, ".ffn_up.bias"),
-        },
-        "unread": tuple(rf"^blk\.{layer}\." for layer in range(count, metadata.integer("block_count"))),
+        }
     }
 
 
 def _any(file: GgufFile, suffix: str) -> bool:
     return any(name.endswith(suffix) for name in file.tensors)
-
-
-def _ratio(metadata: Config, key: str, divisor: str) -> int:
-    whole, part = metadata.integer(key), metadata.integer(divisor)
-    if whole % part:
-        raise metadata.error(key, f"must be a multiple of {divisor} {part}")
-    return whole // part

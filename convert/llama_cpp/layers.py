@@ -1,4 +1,4 @@
-"""What a GGUF file tells of single layers: numbers in a list of the metadata, and kinds by the tensors there are."""
+"""What a GGUF file tells of layers: how many there are, numbers in a list of the metadata, and kinds by the tensors."""
 
 from convert.config.config import Config
 from convert.formats.gguf import GgufFile
@@ -29,3 +29,11 @@ def by_layer(metadata: Config, key: str, count: int) -> list[int]:
 def holding(file: GgufFile, count: int, name: str) -> list[bool]:
     """Of each of `count` layers, whether it has tensor `name`, in which `{i}` stands for the layer."""
     return [name.format(i=layer) in file.tensors for layer in range(count)]
+
+
+def ratio(metadata: Config, key: str, divisor: str) -> int:
+    """What `key` has, by what `divisor` has. Raises CheckpointError if it is no multiple."""
+    whole, part = metadata.integer(key), metadata.integer(divisor)
+    if whole % part:
+        raise metadata.error(key, f"must be a multiple of {divisor} {part}")
+    return whole // part

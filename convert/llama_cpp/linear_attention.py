@@ -12,6 +12,7 @@ from convert.config.config import Config
 from convert.config.rope import FULL
 from convert.families.qwen_hybrid import INTERVAL, LINEAR
 from convert.formats.gguf import GgufFile
+from convert.llama_cpp.layers import layer_count, ratio
 
 LINEAR_KEYS = {
     "linear_conv_kernel_dim": "ssm.conv_kernel",
@@ -26,28 +27,26 @@ IN_TURN = {"value_heads_in_turn": True}
 JOINT = ".ssm_in.weight"
 
 
-def linear_sizes(metadata: Config) -> dict[str, Any]:
-    """Values of config.json that no key of the metadata has alone.
+def linear_fields(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    """Fields of the `Architecture` that are `file`'s own.
 
     Raises:
         CheckpointError: sizes that do not fit each other.
     """
-    inner, heads = metadata.integer("ssm.inner_size"), metadata.integer("ssm.time_step_rank")
-    if inner % heads:
-        raise metadata.error("ssm.inner_size", f"must be a multiple of ssm.time_step_rank {heads}")
-    return {"linear_value_head_dim": inner // heads, "full_attention_interval": INTERVAL, **_listed(metadata)}
+    width = ratio(metadata, "ssm.inner_size", "ssm.time_step_rank")
+    sizes = {"linear_value_head_dim": width, "full_attention_interval": INTERVAL}
+    return {"fixed": {**sizes, **_listed(file, metadata)}}
 
 
-def _listed(metadata: Config) -> dict[str, Any]:
+def qwen3_next_fields(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    """The same of Qwen3-Next, whose first files have other tensors than later ones."""
+    together = any(name.endswith(JOINT) for name in file.tensors)
+    return {**linear_fields(file, metadata), "tensors": {} if together else APART}
+
+
+def _listed(file: GgufFile, metadata: Config) -> dict[str, Any]:
     """The kinds of layers of a file that llama.cpp itself has saved, which lists them."""
     recurrent = metadata.get("attention.recurrent_layers")
     if not isinstance(recurrent, list):
         return {}
-    layers = metadata.integer("block_count") - metadata.integer("nextn_predict_layers", 0, least=0)
-    return {"layer_types": [LINEAR if each else FULL for each in recurrent[:layers]]}
-
-
-def linear_tensors(file: GgufFile) -> Mapping[str, tuple[str, ...]]:
-    """Names of the tensors of Qwen3-Next: of the first files, or of later ones."""
-    together = any(name.endswith(JOINT) for name in file.tensors)
-    return LINEAR_TENSORS if together else {**LINEAR_TENSORS, **APART}
+    return {"layer_types": [LINEAR if each else FULL for each in recurrent[: layer_count(file, metadata)]]}

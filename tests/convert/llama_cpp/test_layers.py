@@ -105,9 +105,11 @@ def test_gate_and_up_of_gemma_4_s_experts_may_be_apart(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.read("layers.1.experts_gate_up", ()), expected)
 
 
-def test_a_nemotron_s_blocks_that_draft_are_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafting", [1, 2**30])
+def test_a_nemotron_s_blocks_that_draft_are_not_read(drafting: int, tmp_path: Path) -> None:
+    """As many as the file says: what that costs depends on those that it has."""
     key = "nemotron_h_moe."
-    fields = {"block_count": 4, "nextn_predict_layers": 1, "attention.head_count_kv": [0, 0, 2, 2]}
+    fields = {"block_count": 3 + drafting, "nextn_predict_layers": drafting, "attention.head_count_kv": [0, 0, 2, 2]}
     metadata = {key + name: value for name, value in (fields | {"feed_forward_length": [0, 32, 0, 32]}).items()}
     extra = {f"blk.3.{name}.weight": np.ones(64, np.float32) for name in ("attn_norm", "nextn.enorm")}
     path = written("nemotron_h", tmp_path, WHOLE["nemotron_h"], metadata=metadata, extra=extra)
