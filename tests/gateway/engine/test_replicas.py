@@ -87,7 +87,7 @@ async def test_it_waits_no_longer_than_its_deadline(tmp_path: Path) -> None:
         engines.kill(0)
         ids, last = await asyncio.wait_for(task, PATIENCE)
         assert isinstance(last, pb.RequestEvent) and last.finish == pb.DEADLINE
-        assert time.monotonic() - began < 1.5 + 1 and ids == continuation([5], 2000)[: len(ids)]
+        assert time.monotonic() - began < PATIENCE / 2 and ids == continuation([5], 2000)[: len(ids)]
 
 
 async def test_one_that_has_not_begun_waits_no_longer_than_it_may_be_queued(tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ async def test_its_time_goes_on_while_it_moves(tmp_path: Path) -> None:
     """The second engine gets what is left, not all of it once more."""
     async with fleet(tmp_path, 2, "--step-seconds=0.02") as engines:
         began = time.monotonic()
-        task = asyncio.create_task(collect(engines.replicas, ask([5], 2000, timeout_seconds=2)))
-        await asyncio.sleep(1.2)
+        task = asyncio.create_task(collect(engines.replicas, ask([5], 2000, timeout_seconds=4)))
+        await asyncio.sleep(3)
         engines.kill(engines.routes.routed[0][0])
         _, last = await asyncio.wait_for(task, PATIENCE)
         assert isinstance(last, pb.RequestEvent) and last.finish == pb.DEADLINE
-        assert 1.8 < time.monotonic() - began < 2.8
+        assert 3.8 < time.monotonic() - began < 6  # 7 if it had all of it again
 
 
 @pytest.mark.parametrize("killer", [CRASH, CRASH_LATER])
