@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.ops import StepBatch, places
-from jaxengine.ops.batch import row_starts
+from jaxengine.ops.batch import row_starts, settled_ends
 
 
 class Convolution(nnx.Module):
@@ -40,14 +40,14 @@ class Convolution(nnx.Module):
             y = y + past.astype(jnp.float32) * taps[..., before - back]
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
-        cache = places.write(cache, batch.layer, batch.tables[:, 0], _last(u, old, starts))
+        cache = places.write(cache, batch.layer, batch.tables[:, 0], _last(u, old, starts, settled_ends(batch, starts)))
         return (y if self.linear else jax.nn.silu(y)).astype(u.dtype), cache
 
 
-def _last(u: Array, old: Array, starts: Array) -> Array:
+def _last(u: Array, old: Array, starts: Array, ends: Array) -> Array:
     """The last K - 1 inputs of each row, shaped like `old`; a row shorter than that keeps some of `old`'s."""
     before = old.shape[1]
-    place = (starts[1:] - starts[:-1] - before)[:, None] + jnp.arange(before)  # [R, K - 1], in the row
+    place = (ends - starts[:-1] - before)[:, None] + jnp.arange(before)  # [R, K - 1], in the row
     new = u[jnp.clip(starts[:-1, None] + place, 0, u.shape[0] - 1)]  # [R, K - 1, C]
     shifted = jnp.take_along_axis(old, _like(old, jnp.clip(before + place, 0, before - 1)), axis=1)
     return jnp.where(_like(old, place >= 0), new, shifted).astype(old.dtype)

@@ -62,8 +62,8 @@ def _ragged(corrects: bool, inputs: DeltaInputs, states: Array, batch: StepBatch
         jax.vmap(partial(_chunk_of_head, corrects), in_axes=(OF_VALUE_HEAD, 0))
     )  # key heads, then of each
 
-    def chunk(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        y, states = carry
+    def chunk(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, states, old = carry
         first, count = chunks.first[i], chunks.tokens[i]
         token = first + jnp.arange(CHUNK)
         real = jnp.arange(CHUNK) < count
@@ -76,33 +76,41 @@ def _ragged(corrects: bool, inputs: DeltaInputs, states: Array, batch: StepBatch
         values = taken(inputs.values).transpose(1, 2, 0, 3)
         decay, rate = (taken(each).transpose(1, 2, 0) for each in inputs[3:])
         place = (batch.layer, batch.page[first], 0, 0, 0, 0)
-        old = jax.lax.dynamic_slice(states, place, (1, 1, *states.shape[2:]))[0, 0]
-        old = jnp.where(batch.position[first] > 0, old, 0)  # [K, G, D, V]
+        stored = jax.lax.dynamic_slice(states, place, (1, 1, *states.shape[2:]))[0, 0]  # [K, G, D, V]
+        old = jnp.where(chunks.begins[i], jnp.where(batch.position[first] > 0, stored, 0), old)
         made, new = of_heads(Chunk(queries, keys, values, decay, rate), old)  # [K, G, C, V]
         y = y.at[jnp.where(real, token, len(y))].set(made.transpose(2, 0, 1, 3), mode="drop")
-        return y, jax.lax.dynamic_update_slice(states, new[None, None], place)
+        kept = jnp.where(chunks.kept[i], new, stored)
+        return y, jax.lax.dynamic_update_slice(states, kept[None, None], place), new
 
     chunks = _chunks(batch)
     y = jnp.zeros((len(batch.position), heads, group, width), jnp.float32)
-    return jax.lax.fori_loop(0, chunks.real, chunk, (y, states))
+    of_row = jnp.zeros(states.shape[2:], states.dtype)
+    return jax.lax.fori_loop(0, chunks.real, chunk, (y, states, of_row))[:2]
 
 
 class _Chunks(NamedTuple):
-    """Runs of at most CHUNK tokens, none of two rows, in order."""
+    """Runs of at most CHUNK tokens, none of two rows nor of guesses and others, in order."""
 
     first: Array  # i32 [chunks], the first token
     tokens: Array  # i32 [chunks], how many
+    begins: Array  # bool [chunks], whether it is its row's first
+    kept: Array  # bool [chunks], whether its tokens are no guesses
     real: Array  # i32 [], how many chunks there are
 
 
 def _chunks(batch: StepBatch) -> _Chunks:
-    starts = row_starts(batch)  # [R + 1]
-    of_row = -(-(starts[1:] - starts[:-1]) // CHUNK)
-    behind = jnp.cumsum(of_row)  # chunks up to each row's last
-    number = jnp.arange(len(batch.position) // CHUNK + len(of_row))
-    row = jnp.minimum((behind[None, :] <= number[:, None]).sum(1), len(of_row) - 1)
-    first = starts[row] + (number - (behind - of_row)[row]) * CHUNK
-    return _Chunks(first, jnp.clip(starts[row + 1] - first, 0, CHUNK), behind[-1])
+    starts = of_rows = row_starts(batch)  # [R + 1]
+    parts = 1 if batch.settled is None else 2
+    if batch.settled is not None:  # a row's tokens, then its guesses
+        starts = jnp.append(jnp.stack([starts[:-1], batch.settled], 1).reshape(-1), starts[-1])
+    of_part = -(-(starts[1:] - starts[:-1]) // CHUNK)
+    behind = jnp.cumsum(of_part)  # chunks up to each part's last
+    number = jnp.arange(len(batch.position) // CHUNK + len(of_part))
+    part = jnp.minimum((behind[None, :] <= number[:, None]).sum(1), len(of_part) - 1)
+    first = starts[part] + (number - (behind - of_part)[part]) * CHUNK
+    tokens = jnp.clip(starts[part + 1] - first, 0, CHUNK)
+    return _Chunks(first, tokens, first == of_rows[part // parts], part % parts == 0, behind[-1])
 
 
 def _chunk_of_head(corrects: bool, chunk: Chunk, states: Array) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.ops.batch import ScanInputs, StepBatch, unfolded
+from jaxengine.ops.batch import ScanInputs, StepBatch, row_starts, settled_ends, unfolded
 from jaxengine.ops.triton import scan as triton
 from jaxengine.sharding import TP, by_device
 
@@ -38,15 +38,20 @@ def _one_token_each(inputs: ScanInputs, states: Array, batch: StepBatch) -> tupl
 
 def _ragged(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     x, dt, b, c, a = _wide(inputs)
+    starts = row_starts(batch)
+    ends = settled_ends(batch, starts)
 
-    def token(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        y, states = carry
-        page = batch.page[t]
-        old = jnp.where(batch.position[t] > 0, states[batch.layer, page], 0)  # [C, N]
+    def token(t: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, states, old = carry
+        page, row = batch.page[t], batch.row[t]
+        stored = states[batch.layer, page]  # [C, N]
+        old = jnp.where(t == starts[row], jnp.where(batch.position[t] > 0, stored, 0), old)
         new = jnp.exp(dt[t][:, None] * a) * old + (dt[t] * x[t])[:, None] * b[t]
-        return y.at[t].set(new @ c[t]), states.at[batch.layer, page].set(new)
+        kept = states.at[batch.layer, page].set(jnp.where(t < ends[row], new, stored))
+        return y.at[t].set(new @ c[t]), kept, new
 
-    return jax.lax.fori_loop(0, batch.tokens, token, (jnp.zeros_like(x), states))
+    of_row = jnp.zeros(states.shape[2:], states.dtype)
+    return jax.lax.fori_loop(0, batch.tokens, token, (jnp.zeros_like(x), states, of_row))[:2]
 
 
 def _wide(inputs: ScanInputs) -> ScanInputs:

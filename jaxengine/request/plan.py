@@ -18,6 +18,7 @@ class Row:
     draft: guesses of the tokens behind those that are known, the row's last ids. A token is sampled behind each of
         them; the first of these that differs from its guess is the last that counts.
     of_encoder: the positions are those of the encoder's input.
+    again: so many of its first tokens are guesses that a step before has found right, see `Sequence.again`.
     """
 
     sequence: Sequence
@@ -26,6 +27,7 @@ class Row:
     samples: int
     of_encoder: bool = False
     draft: list[int] = field(default_factory=list)
+    again: int = 0
 
     @property
     def of_prompt(self) -> bool:
@@ -125,6 +127,11 @@ class Plan:
     @property
     def decode_only(self) -> bool:
         """Whether every row is one token, of no image, and samples the next."""
-        if self.tokens != len(self.rows):
+        return self.tokens == len(self.rows) and self.decodes
+
+    @property
+    def decodes(self) -> bool:
+        """Whether every row is one token, of no image, that was never computed before, and samples the next."""
+        if self.tokens != sum(1 + row.again for row in self.rows):
             return False
         return all(row.samples and not (row.sequence.images and row.sees) for row in self.rows)

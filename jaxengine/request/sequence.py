@@ -128,6 +128,9 @@ class Sequence:
         self.offered_pages = 0  # pages of each table that the prefix cache has been offered
         self.slot: int | None = None
         self.computed = 0
+        # So many tokens from there on are guesses that a step has found right. Layers that keep states have none of
+        # them, as no state is kept of a guess, so they are computed again.
+        self.again = 0
         self.page_capacity = 0  # tokens that its pages can hold, the encoder input's pages left out
         self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
         self.finish = FinishReason.NOT_FINISHED

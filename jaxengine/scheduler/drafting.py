@@ -20,7 +20,7 @@ class Drafting:
     def expects(self, plan: Plan, speculator: Speculator) -> bool:
         """Whether the rows of `plan` are likely to have drafts that pay once their tokens are known."""
         rooms = [self.room(row.sequence) for row in plan.rows]
-        return speculator.expects(rooms, len(rooms))
+        return speculator.expects(rooms)
 
     def add(self, plan: Plan, speculator: Speculator, running: int) -> None:
         """Give the rows of `plan` the drafts that pay, as far as there are pages for them without those that so many
@@ -32,7 +32,7 @@ class Drafting:
         if speculator.may_propose(len(rooms)):  # what drafts may need the pages too
             for room in rooms:
                 self.tables.grow_for_draft(room.sequence, min(room.most, speculator.most), spare=running)
-        for row, draft in zip(plan.rows, speculator.choose(rooms, len(rooms)), strict=True):
+        for row, draft in zip(plan.rows, speculator.choose(rooms, plan.tokens), strict=True):
             count = min(len(draft), self.tables.token_budget - plan.tokens)
             if row.sequence.matcher is not None and count > 0:
                 count = row.sequence.matcher.allows(draft[:count])

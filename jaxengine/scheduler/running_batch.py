@@ -86,6 +86,6 @@ class RunningBatch:
         self.tables.release(sequence)
         self.images.release(sequence)
         sequence.slot = sequence.adapter_slot = None
-        sequence.length = len(sequence.tokens)
+        sequence.length, sequence.again = len(sequence.tokens), 0
         if sequence.beams:
             sequence.beams.forget()

@@ -11,7 +11,9 @@ request stops. Two rules keep pages safe under that assumption:
   first. Preemption is by recompute and takes the newest request, so the oldest one always advances.
 
 A row may have a draft: guesses of the tokens that come next, which the step verifies. How many of them are right is
-known only when the step has completed, so nothing is planned while one that verifies is in flight.
+known only when the step has completed, so nothing is planned while one that verifies is in flight. Where layers keep
+states, these are kept as they are in front of the draft. So the guesses that were right go through the model again, as
+the first tokens of the sequence's next row.
 
 The beams of a search are admitted, preempted and finished as one: `Sequence.members`. The first of them stands for all
 where requests are queued. What they become is known only when all of them have been sampled.
@@ -48,6 +50,7 @@ class Scheduler:
         adapters: how many the device holds at a time, and so how many a step can mix.
         speculator: drafts what steps verify; None without speculation.
         images: of prompts, where the model sees.
+        keeps_states: whether layers do.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Scheduler:
         adapters: int = 0,
         speculator: Speculator | None = None,
         images: ImagePlanner | None = None,
+        keeps_states: bool = False,
     ) -> None:
         self.tables = tables
         self.token_budget = tables.token_budget
@@ -68,6 +72,7 @@ class Scheduler:
         self.rope_switch_length = rope_switch_length
         self.speculator = speculator
         self.images = images or no_images()
+        self.keeps_states = keeps_states
         self.queue = FairQueue()
         self.batch = RunningBatch(tables, self.images, slots, adapters)
         self.prefill = Prefill(self.token_budget, self.images)
@@ -112,11 +117,12 @@ class Scheduler:
             self.prefill.lengthen_chunks(plan)
             if self.tables.snapshots is not None:
                 self.saving.add(plan)
-        if self.speculator and plan.decode_only:
+        if self.speculator and plan.decodes:
             self.drafting.add(plan, self.speculator, len(self.batch.running))
         for row in plan.rows:
             sequence = row.sequence
             sequence.computed += row.count
+            sequence.again = 0
             sequence.length += row.samples
             sequence.in_flight += 1
             self.queue.charge(sequence.request.caller, row.samples - len(row.draft))
@@ -128,7 +134,7 @@ class Scheduler:
         """
         if plan.verifies or plan.grows_beams:
             return True
-        if self.speculator is None or not plan.decode_only or (self.queue.waiting and self.batch.free_slots):
+        if self.speculator is None or not plan.decodes or (self.queue.waiting and self.batch.free_slots):
             return False
         return self.drafting.expects(plan, self.speculator)
 
@@ -141,14 +147,15 @@ class Scheduler:
             return
         prefilling = []
         for sequence in self.batch.running:
-            if sequence.computed < max(sequence.length - 1, sequence.images_end):
+            next_token = sequence.computed + sequence.again
+            if next_token < max(sequence.length - 1, sequence.images_end):
                 prefilling.append(sequence)
-            elif sequence.exhausted or sequence.computed == sequence.length:  # it waits for the other beams
+            elif sequence.exhausted or next_token == sequence.length:  # it waits for the other beams
                 self.images.rest(sequence)
             elif self.images.lacks(sequence):
                 prefilling.append(sequence)
             else:
-                plan.add(Row(sequence, sequence.computed, 1, 1))
+                plan.add(Row(sequence, sequence.computed, 1 + sequence.again, 1, again=sequence.again))
         for sequence in prefilling:
             self.prefill.add_chunk(sequence, plan)
 
@@ -218,9 +225,8 @@ class Scheduler:
             sequence.in_flight -= 1
             if sequence.beams or row.draft:  # what was sampled may not be its next tokens
                 sequence.length = len(sequence.tokens)
-            if row.draft:  # what was computed behind the first wrong guess is worth nothing
-                sequence.computed = written = max(row.start, sequence.length - 1)
-                self.queue.charge(sequence.request.caller, max(0, written - row.start - 1))
+            if row.draft:
+                written = self._verified(row)
             self.tables.offer(sequence, written)
             if self.tables.windowed:
                 self.tables.release_behind_windows(sequence, written)
@@ -228,6 +234,19 @@ class Scheduler:
                 self.images.passed(sequence, written)
         self.saving.complete(plan)
         self.batch.vacate_completed()
+
+    def _verified(self, row: Row) -> int:
+        """The step has verified the row's draft. How much it has written: what was computed behind the first wrong
+        guess is worth nothing, and where layers keep states nothing behind the first guess.
+        """
+        sequence, known = row.sequence, row.start + row.count - len(row.draft)
+        written = max(row.start, sequence.length - 1)
+        self.queue.charge(sequence.request.caller, max(0, written - known))
+        if self.keeps_states:
+            sequence.again = max(0, written - known)
+            written -= sequence.again
+        sequence.computed = written
+        return written
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End `sequence`, wherever it is. Its pages are released as soon as no dispatched step can write them.

@@ -103,28 +103,30 @@ class Speculator:
             "accepted_draft_tokens": tuple(self.accepted),
         }
 
-    def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
-        """The draft of each of `rooms`, empty where none pays, in a step of `rows` rows."""
-        self._propose([room.sequence for room in rooms if room.most > 0], rows)
-        counts = self._counts(rooms, rows)
+    def choose(self, rooms: Items[Room], tokens: int) -> list[list[int]]:
+        """The draft of each of `rooms`, empty where none pays, in a step of so many rows, which computes `tokens` tokens
+        without drafts.
+        """
+        self._propose([room.sequence for room in rooms if room.most > 0], len(rooms))
+        counts = self._counts(rooms, tokens)
         return [self._drafter(room.sequence).draft(n) if n else [] for room, n in zip(rooms, counts, strict=True)]
 
-    def expects(self, rooms: Items[Room], rows: int) -> bool:
+    def expects(self, rooms: Items[Room]) -> bool:
         """Whether drafts are likely to pay once the token of each request that the device computes now is known."""
-        if self.may_propose(rows) and any(room.most > 1 for room in rooms):
+        if self.may_propose(len(rooms)) and any(room.most > 1 for room in rooms):
             return True
-        return any(self._counts(rooms, rows, first=1))
+        return any(self._counts(rooms, len(rooms), first=1))
 
     def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:
         """The step of `plan`, of `size` tokens with padding, took so long and gave so many tokens.
 
         A step that waited for the one before but verifies nothing is no measure of steps that only decode.
         """
-        if plan.admitted or not (plan.decode_only or plan.verifies):
+        if plan.admitted or not (plan.decodes or plan.verifies):
             return
         rows = len(plan.rows)
         usual = self._plain_seconds(rows)
-        if plan.ahead or plan.verifies:
+        if (plan.ahead and plan.decode_only) or plan.verifies:
             drafting = self.proposing + self.catching_up if plan.verifies else 0.0
             self.times.note((size, plan.verifies), seconds - drafting)
         if plan.ahead or usual is None:
@@ -201,23 +203,25 @@ class Speculator:
         answers = AnswerDrafter(sequence.tokens, sequence.scope, self.answers, self.answer_rates)
         return SuffixDrafter(sequence.tokens, self.options, own, answers)
 
-    def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
+    def _counts(self, rooms: Items[Room], tokens: int, first: int = 0) -> list[int]:
         """How many tokens of each draft make the fastest step; 0 if that has none of them.
 
         Args:
+            tokens: as of `choose`.
             first: the number of the draft's first token in such a step; those in front will be known by then.
         """
-        counts, plain = [0] * len(rooms), self._plain_seconds(rows)
+        rows = len(rooms)
+        counts, plain = [0] * rows, self._plain_seconds(rows)
         if plain is None or not self._affords(rows):
             return counts
-        most = min(self.most, self.sizes[-1] - rows)
+        most = min(self.most, self.sizes[-1] - tokens)
         each = [self._chances(room.sequence, first, min(room.most - first, most)) for room in rooms]
         ranked = sorted(((chance, i) for i, chances in enumerate(each) for chance in chances), reverse=True)
         gained = [0.0, *accumulate(chance for chance, _ in ranked)]
         best, taken, seconds = WORTH * rows / plain, 0, plain
         for size in self.sizes if ranked else ():
-            if size > rows and self.ready(size):
-                count = min(size - rows, len(ranked))
+            if size > tokens and self.ready(size):
+                count = min(size - tokens, len(ranked))
                 seconds = max(seconds, self.times.seconds.get((size, True), 0.0))  # not below that of a smaller size
                 best, taken = max((best, taken), ((rows + gained[count]) / seconds, count))
                 if count == len(ranked):

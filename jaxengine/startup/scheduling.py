@@ -34,6 +34,7 @@ def build_scheduler(setup: Setup, model: OpenModel, limits: Limits, pages: int, 
         rope_switch_length=setup.spec.rope_switch_length,
         adapters=setup.adapters.slots,
         speculator=_speculator(setup, limits, runner),
+        keeps_states=setup.spec.keeps_states,
     )
 
 

@@ -89,8 +89,6 @@ class Setup:
         check_ends(model.eos_token_ids)
         learnt = _learnt(model, options)
         speculation = resolve_speculation(options, learnt.spec if learnt else None)
-        if speculation and spec.keeps_states:
-            raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
         wanted = learnt is not None and _drafts(learnt, speculation)
         learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype) if learnt and wanted else None

@@ -187,6 +187,11 @@ class StepShape:
     def size(self) -> int:
         return self._ends[-1]
 
+    @property
+    def verifies(self) -> bool:
+        """Whether rows may have drafts."""
+        return self.ragged and self.samples == self.tokens
+
     @cached_property
     def _ends(self) -> list[int]:
         """Where each section of the buffer ends."""

@@ -23,7 +23,7 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.image_rows import ImageRows, Images, PictureCaches
 from jaxengine.ops import StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
-from jaxengine.ops.batch import Wanted
+from jaxengine.ops.batch import Wanted, row_starts
 from jaxengine.step import sampling
 from jaxengine.step.buffer import (
     LAST_TOKEN,
@@ -118,11 +118,22 @@ class Unpacked(NamedTuple):
 
     def wanted(self) -> Wanted:
         """What is read of the last layer."""
+        return Wanted(self.sampled_only > 0, self.packed_samples[TOKEN], self.first_sampled())
+
+    def first_sampled(self) -> Array:
+        """i32 [R]: each row's first token that has a sample; T if it has none."""
         tokens, rows = self.tokens.row.shape[0], self.rows.slot.shape[0]
         token = self.packed_samples[TOKEN]
         of = jnp.where(self.packed_samples[SAMPLE_SLOT] < self.slots - 1, self.tokens.row[token], rows)
-        first = jnp.full(rows, tokens).at[of].min(token, mode="drop")
-        return Wanted(self.sampled_only > 0, token, first)
+        return jnp.full(rows, tokens).at[of].min(token, mode="drop")
+
+    def settled(self, batch: StepBatch) -> StepBatch:
+        """`batch` of a step that may verify drafts, with which layers keep no state of a guess: what has a sample in
+        front of it.
+        """
+        first = self.first_sampled()
+        ends = row_starts(batch)[1:]
+        return replace(batch, settled=jnp.where(first < self.tokens.row.shape[0], first + 1, ends))
 
     def after_encoder_pages(self, batch: StepBatch, page_size: int) -> StepBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
@@ -215,6 +226,8 @@ class Backbone(Split):
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         if decoder.spec.recurrent_layers:
             batches.append(step.of_slots(batches[0]))
+        if decoder.spec.keeps_states and shape.verifies:
+            batches[-1] = step.settled(batches[-1])
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
         seen = _seen(decoder.spec, pool, step.sight, batches[0])
         if shape.ragged and shape.samples < shape.tokens and _drops_unwanted(decoder):

@@ -151,8 +151,8 @@ class EagerSpeculator(Speculator):
     def _affords(self, rows: int) -> bool:
         return rows < self.sizes[-1]
 
-    def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
-        left, counts = self.sizes[-1] - rows, []
+    def _counts(self, rooms: Items[Room], tokens: int, first: int = 0) -> list[int]:
+        left, counts = self.sizes[-1] - tokens, []
         for room in rooms:
             drafted = self._drafter(room.sequence).draft(self.most)
             counts.append(min(room.most, len(drafted), left))

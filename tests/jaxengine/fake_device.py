@@ -205,15 +205,17 @@ class FakeDevice:
         finite, adapter = not self._is_poisoned(sequence), self.adapter(sequence)
         encoder_pages, own = self._uploaded(sequence)
         encoded = self.read(encoder_pages, len(sequence.encoder_input))
-        known, sampled, content = row.ids, [], 0
+        known, sampled, content, states = row.ids, [], 0, self.states.get(sequence.slot)
         for position in range(row.start, row.start + row.count):
             token = known.pop(0) if known else self._last(sequence)
             token = self._as_seen(token, seen[position - row.start])
             before = self._before(sequence, own, position)
-            if self.keeps_states and position and self.states.get(sequence.slot) != before:
+            if self.keeps_states and position and states != before:
                 before = UNWRITTEN
             content = content_after(before, token, encoded, adapter)
-            self.states[sequence.slot] = content if finite else POISON
+            states = content if finite else POISON
+            if position < row.start + row.count - len(row.draft):  # no state is kept of a guess
+                self.states[sequence.slot] = states
             sampled.append(sample(seed, content))
             page, offset = divmod(position, self.page_size)
             for number, table in enumerate(own):

@@ -98,6 +98,7 @@ class FakeEngine:
             adapters=adapter_slots,
             speculator=speculator,
             images=images,
+            keeps_states=snapshots is not None,
         )
         self.scheduler.admission.most_passing = MOST_PASSING
         self.scheduler.saving.least_tokens = least_saved

@@ -48,15 +48,15 @@ class ForcedDrafts(Speculator):
         self.proposer = self.answers = None
         self.start_counting()
 
-    def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
-        left, drafts = self.largest - rows, []
+    def choose(self, rooms: Items[Room], tokens: int) -> list[list[int]]:
+        left, drafts = self.largest - tokens, []
         for room in rooms:
             count = min(room.most, self.most, left)
             drafts.append(self._draft(room.sequence, count) if self.chance.random() < self.share else [])
             left -= len(drafts[-1])
         return drafts
 
-    def expects(self, rooms: Items[Room], rows: int) -> bool:
+    def expects(self, rooms: Items[Room]) -> bool:
         return self.chance.random() < self.waiting
 
     def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:

@@ -58,7 +58,7 @@ class Walk:
             windows=windows,
             adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
             rope_switch_length=rope_switch_length,
-            drafts=random.Random(seed) if seed % 2 and not keeping else None,
+            drafts=random.Random(seed) if seed % (4 if keeping else 2) in (1, 2) else None,
             images=images,
             snapshots=self.random.choice([1, 2, 5]) if keeping else None,
             least_saved=self.random.choice([1, 1, 5]) if keeping else 1,

@@ -12,7 +12,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import DeltaInputs, StepBatch, layer_of, row_starts
+from jaxengine.ops.batch import DeltaInputs, StepBatch, layer_of, row_starts, settled_ends
 from jaxengine.ops.delta_chunk import CHUNK, Chunk, Products, chunk_step
 
 COLUMNS = 32  # of a program
@@ -28,7 +28,7 @@ def delta_rule(
     heads, group, width = inputs.values.shape[1:]
     starts, slots = row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
-        partial(_kernel, corrects, interpret),
+        partial(_kernel, corrects, interpret, batch.settled is not None),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.values.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -38,7 +38,7 @@ def delta_rule(
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
         name="delta_chunks" if corrects else "mamba2_chunks",
-    )(layer_of(batch), states, starts, slots, batch.position, inputs)
+    )(layer_of(batch), states, starts, settled_ends(batch, starts), slots, batch.position, inputs)
     real = jnp.arange(len(y)) < batch.tokens
     return jnp.where(real[:, None, None, None], y, 0), states
 
@@ -56,9 +56,11 @@ class _Part(NamedTuple):
 def _kernel(
     corrects: bool,
     interpret: bool,
+    guesses: bool,
     layer: Any,
     states: Any,
     starts: Any,
+    settled: Any,
     slots: Any,
     positions: Any,
     inputs: Any,
@@ -67,7 +69,7 @@ def _kernel(
 ) -> None:
     group, size, width = states.shape[3:]
     row, number = pl.program_id(2), pl.program_id(1)
-    first, end = starts[row], starts[row + 1]
+    first, kept, end = starts[row], settled[row], starts[row + 1]
     line = jnp.arange(max(CHUNK, pl.next_power_of_2(size)))
     column = pl.program_id(0) * COLUMNS + jnp.arange(COLUMNS)
     part = _Part((number // group, number % group), line, line < size, column, column < width)
@@ -77,9 +79,17 @@ def _kernel(
         both = part.inside[:, None] & part.mine[None, :]
         at: Any = (layer[0], slots[row], *part.head, line[:, None], column[None, :])
         s = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)  # [D, COLUMNS]
-        chunks = (end - first + CHUNK - 1) // CHUNK
-        s = jax.lax.fori_loop(0, chunks, partial(_chunk, corrects, interpret, inputs, y, part, first, end), s)
+
+        def behind(s: Array, first: Array, end: Array) -> Array:
+            """The states `s` behind the tokens from `first` to `end`."""
+            chunks = (end - first + CHUNK - 1) // CHUNK
+            chunk = partial(_chunk, corrects, interpret, inputs, y, part, first, end)
+            return jax.lax.fori_loop(0, chunks, chunk, s)  # type: ignore[no-any-return]
+
+        s = behind(s, first, kept)
         plt.store(new_states.at[at], s, mask=both)
+        if guesses:
+            behind(s, kept, end)
 
 
 def _chunk(

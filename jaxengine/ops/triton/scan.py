@@ -17,7 +17,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import ScanInputs, StepBatch, layer_of, row_starts
+from jaxengine.ops.batch import ScanInputs, StepBatch, layer_of, row_starts, settled_ends
 
 CHANNELS = 32  # of a program: a single row has enough programs, and every input is read in whole 128-byte lines
 WARPS = 1
@@ -32,7 +32,7 @@ def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = 
     """
     channels, starts, page = inputs.x.shape[1], row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
-        partial(_kernel, UNROLLED if batch.ragged else 1),
+        partial(_kernel, UNROLLED if batch.ragged else 1, batch.settled is not None),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.x.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -42,7 +42,7 @@ def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = 
         compiler_params=plt.CompilerParams(num_warps=WARPS),
         interpret=interpret,
         name="state_scan",
-    )(layer_of(batch), states, starts, page, batch.position, inputs)
+    )(layer_of(batch), states, starts, settled_ends(batch, starts), page, batch.position, inputs)
     if batch.ragged:
         y = jnp.where(jnp.arange(len(y))[:, None] < batch.tokens, y, 0)
     return y, states
@@ -50,9 +50,11 @@ def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = 
 
 def _kernel(
     unrolled: int,
+    guesses: bool,
     layer: Any,
     states: Any,
     starts: Any,
+    settled: Any,
     pages: Any,
     positions: Any,
     inputs: Any,
@@ -60,7 +62,7 @@ def _kernel(
     new_states: Any,
 ) -> None:
     row = pl.program_id(1)
-    first, end = starts[row], starts[row + 1]
+    first, kept, end = starts[row], settled[row], starts[row + 1]
     size = states.shape[3]
     channel = pl.program_id(0) * CHANNELS + jnp.arange(CHANNELS)
     state = jnp.arange(pl.next_power_of_2(size))
@@ -72,10 +74,17 @@ def _kernel(
         at: Any = (layer[0], pages[row], channel[:, None], state[None, :])
         a = plt.load(inputs.a.at[channel[:, None], state[None, :]], mask=both, other=0.0)  # [CHANNELS, N]
         h = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)
-        steps = (end - first + unrolled - 1) // unrolled
-        step = partial(_tokens, unrolled, inputs, y, a, (channel, mine), (state, real), first, end)
-        h = jax.lax.fori_loop(0, steps, step, h)
+
+        def behind(h: Array, first: Array, end: Array) -> Array:
+            """The states `h` behind the tokens from `first` to `end`."""
+            steps = (end - first + unrolled - 1) // unrolled
+            step = partial(_tokens, unrolled, inputs, y, a, (channel, mine), (state, real), first, end)
+            return jax.lax.fori_loop(0, steps, step, h)  # type: ignore[no-any-return]
+
+        h = behind(h, first, kept)
         plt.store(new_states.at[at], h, mask=both)
+        if guesses:
+            behind(h, kept, end)
 
 
 def _tokens(

@@ -21,6 +21,11 @@ FAMILIES = {
     "falcon_rw": "ALiBi",
     "gpt2": "learned positions",
     "mixtral": "experts",
+    "qwen3_5": "linear attention",
+    "granite_hybrid": "Mamba 2",
+    "falcon_h1": "Mamba 2 beside attention",
+    "lfm2": "short convolutions",
+    "mamba": "states alone",
 }
 
 
@@ -79,8 +84,3 @@ def test_adapters_draft_beside_each_other_and_the_model_itself(
     engine = load(tiny("llama2_gqa"), every_bucket=True, adapters=named, max_loras=2, **SMALL)  # type: ignore[arg-type]
     whose = ["a0", "", "a1", "a1", "", "a0"]
     check(engine, [ask(n, prompt(5 + 7 * n, seed=n), max_tokens=30, adapter=name) for n, name in enumerate(whose)])
-
-
-def test_state_spaces_cannot_speculate(zoo: Checkpoints) -> None:
-    with pytest.raises(ValueError, match=r"speculate: .* cannot take a rejected token back"):
-        load(zoo("mamba"), speculate=3)

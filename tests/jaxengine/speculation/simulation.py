@@ -70,7 +70,7 @@ class Server:
             proposed = bool(self.drafter and self.drafter.asked > asked)
             reading = self._reading(read)
             plan = self._plan(live, drafts, ahead=not waits)
-            waits = plan.verifies or self.speculator.expects(rooms, len(live))
+            waits = plan.verifies or self.speculator.expects(rooms)
             self._run(plan, next_token, (PROPOSED if proposed else 0) + reading)
             for each in [each for each in live if len(each.tokens) == each.max_length]:
                 self.speculator.remember(each)
