@@ -31,8 +31,9 @@ class StepBatch:
     sequence, wherever it stands. With `horizon` a causal token also sees the keys up to a later one, the end of its
     image: the first max(horizon, position + 1) keys. Of a row's tokens, a later one's may not be less. A window hides
     keys from such a token too (Gemma 3), unless `past_window`, which is static (PaliGemma 2). `cross` is the batch with
-    which the same tokens read what their encoder wrote, and `slots` the one with which they read and write states: those
-    that are kept are states behind a row's tokens in front of `settled`. `ragged` is static: without it every row is exactly one token, token t being row t. `wanted` is of the last layer.
+    which the same tokens read what their encoder wrote, and `slots` the one with which they read and write states. Those
+    that a row leaves behind are the states in front of its guesses, which begin at `settled`. `ragged` is static:
+    without it every row is exactly one token, token t being row t. `wanted` is of the last layer.
     """
 
     position: Array  # [T] i32, in the token's own sequence
@@ -51,7 +52,7 @@ class StepBatch:
     horizon: Array | None = None  # [T] i32, of prompts and pictures: the last visible key + 1; 0 = the token's own
     past_window: bool = dataclasses.field(default=False, metadata={"static": True})
     wanted: Wanted | None = None  # None = of all tokens
-    settled: Array | None = None  # [R] i32, the token behind each row's last that is no guess; None = there are none
+    settled: Array | None = None  # [R] i32, the token behind each row's last that is no guess; None = no row has any
     layer: ArrayLike = 0  # [] i32, which of the layers in the caches this is for, see `model/cache.py`
     part: ArrayLike | None = None  # [] i32, which part of a place that several layers share, see `ops/cache.py`
 

@@ -104,8 +104,8 @@ class Speculator:
         }
 
     def choose(self, rooms: Items[Room], tokens: int) -> list[list[int]]:
-        """The draft of each of `rooms`, empty where none pays, in a step of so many rows, which computes `tokens` tokens
-        without drafts.
+        """The draft of each of `rooms`, empty where none pays, in a step that computes `tokens` tokens beside them: one
+        of each, and those that are computed again.
         """
         self._propose([room.sequence for room in rooms if room.most > 0], len(rooms))
         counts = self._counts(rooms, tokens)

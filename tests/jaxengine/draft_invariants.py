@@ -1,5 +1,6 @@
 """I26, of drafts: no step is planned while one that verifies is in flight, guesses stay within the length and the pages
-that a request may have, and of those that were wrong nothing is left once their step has completed.
+that a request may have, and of those that were wrong nothing is left once their step has completed. Where layers keep
+states, those that were right are computed again, and nothing else is.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ def check_drafts(engine: FakeEngine) -> None:
         known, number = len(sequence.tokens), sequence.request.id
         assert sequence.length == known, f"I26: request {number} has {known} tokens and counts {sequence.length}"
         waits = sequence.beams is not None  # for the other beams
-        assert sequence.computed < known + waits, (
-            f"I26: request {number} has {known} tokens, and computed {sequence.computed}"
+        computed, again = sequence.computed, sequence.again
+        assert computed < known + waits, f"I26: request {number} has {known} tokens, and computed {computed}"
+        assert not again or (engine.device.keeps_states and computed + again == known - 1), (
+            f"I26: request {number} has {known} tokens, computed {computed}, and {again} are to be computed again"
         )
 
 
@@ -50,7 +53,8 @@ class DraftCheck:
 
     def _check_row(self, row: Row) -> None:
         sequence, number = row.sequence, row.sequence.request.id
-        assert row.start + 1 == len(sequence.tokens), f"I26: a draft of request {number} behind what the host knows"
+        next_token = row.start + row.again
+        assert next_token + 1 == len(sequence.tokens), f"I26: a draft of request {number} behind what the host knows"
         assert sequence.length <= sequence.max_length, f"I26: a draft of request {number} beyond its last token"
 
     def _pages_for_draft(self, row: Row) -> int:

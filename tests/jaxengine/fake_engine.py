@@ -378,6 +378,7 @@ class FakeEngine:
         self.events["drains"] += plan.drain
         self.events["saves"] += len(plan.saves)
         self.events["restores"] += len(plan.restores)
+        self.events["guesses computed again"] += sum(row.again for row in plan.rows)
         self.events["evictions"] += check.evictions
         self.events["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
         self.events["released pages"] += sum(table.released for s in self.live for table in s.tables)

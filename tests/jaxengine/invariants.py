@@ -142,7 +142,7 @@ def _check_queues(engine: FakeEngine) -> None:
 
 def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     if sequence.slot is None:
-        counts = (sequence.computed, sequence.pending, sequence.offered_pages, sequence.in_flight)
+        counts = (sequence.computed, sequence.again, sequence.pending, sequence.offered_pages, sequence.in_flight)
         assert not any((sequence.tables, *counts)), f"I3: a sequence without a slot keeps {sequence.tables}, {counts}"
     else:
         _check_tables(engine, sequence)
@@ -340,7 +340,7 @@ class PlanCheck:
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
             ready = [s for s in self.running if s in scheduler.batch.running and not s.exhausted]
-            decodes = [s for s in ready if s.images_end <= s.computed == s.length - 1]
+            decodes = [s for s in ready if s.images_end <= s.computed == s.length - 1 - s.again]
             left_out = [s for s in decodes if id(s) not in rows and not scheduler.images.lacks(s)]
             assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}

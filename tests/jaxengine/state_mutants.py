@@ -6,9 +6,10 @@ import pytest
 
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.cache.snapshots import Snapshots
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.running_batch import RunningBatch
+from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.scheduler.state_saving import StateSaving
 
 Patch = pytest.MonkeyPatch
@@ -64,6 +65,32 @@ def a_slot_is_taken_without_forgetting_its_key(patch: Patch) -> None:
     patch.setattr(Snapshots, "take", take)
 
 
+def guesses_count_as_in_the_states(patch: Patch) -> None:
+    verified = Scheduler._verified
+
+    def mistaken(scheduler: Scheduler, row: Row) -> int:
+        scheduler.keeps_states = False
+        return verified(scheduler, row)
+
+    patch.setattr(Scheduler, "_verified", mistaken)
+
+
+def pages_of_guesses_are_offered_that_will_be_written_again(patch: Patch) -> None:
+    verified = Scheduler._verified
+    patch.setattr(Scheduler, "_verified", lambda scheduler, row: verified(scheduler, row) + row.sequence.again)
+
+
+def a_preempted_sequence_has_tokens_to_compute_again(patch: Patch) -> None:
+    vacate = RunningBatch._vacate
+
+    def remembering(batch: RunningBatch, sequence: Sequence) -> None:
+        again = sequence.again
+        vacate(batch, sequence)
+        sequence.again = again
+
+    patch.setattr(RunningBatch, "_vacate", remembering)
+
+
 CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_prefix_is_taken_for_cached_without_its_states: "I7",
     states_are_not_copied_back: "I5",
@@ -72,4 +99,7 @@ CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_snapshot_is_lost_with_a_broken_sequence: "I31",
     states_that_came_out_broken_are_kept: "I31",
     a_slot_is_taken_without_forgetting_its_key: "I31",
+    guesses_count_as_in_the_states: "I13",
+    pages_of_guesses_are_offered_that_will_be_written_again: "I4",
+    a_preempted_sequence_has_tokens_to_compute_again: "I3",
 }

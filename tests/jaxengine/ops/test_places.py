@@ -20,6 +20,7 @@ STEPS = {
     "one row": batch_of([1], [5], [3], 1, 1),
     "four rows": batch_of([1] * 4, [5] * 4, [3, 1, 2, 4], 4, 4),
     "a prompt": batch_of([20], [0], [3], 32, 4),
+    "drafts": batch_of([5, 4], [5, 5], [3, 1], 32, 4, guesses=[3, 2]),
 }
 
 

@@ -21,7 +21,9 @@ PAGES = 12
 
 @dataclass(frozen=True)
 class Step:
-    """`counts[r]` tokens of row r, which has `before[r]` behind it; its state is in `pages[r]`."""
+    """`counts[r]` tokens of row r, the last `guesses[r]` of them guesses, which has `before[r]` behind it; its state is
+    in `pages[r]`.
+    """
 
     counts: list[int]
     before: list[int]
@@ -29,9 +31,19 @@ class Step:
     inputs: ScanInputs
     states: np.ndarray
     batch: StepBatch
+    guesses: list[int]
 
 
-def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channels: int, size: int) -> Step:
+def random_step(
+    seed: int,
+    counts: list[int],
+    *,
+    tokens: int,
+    rows: int,
+    channels: int,
+    size: int,
+    guesses: list[int] | None = None,
+) -> Step:
     """A step of `tokens` tokens and `rows` rows, the last of both unused; a ragged one unless they are as many."""
     random = np.random.default_rng(seed)
     before = [int(random.choice([0, 5])) for _ in counts]
@@ -39,25 +51,25 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channel
     states = np.full((PAGES, channels, size), np.nan, np.float32)
     for page, start in zip(pages, before, strict=True):
         states[page] = random.normal(size=(channels, size)) if start else np.nan
-    batch = batch_of(counts, before, pages, tokens, rows)
+    batch = batch_of(counts, before, pages, tokens, rows, guesses or ())
     x, dt = random.normal(size=(tokens, channels)), random.uniform(0, 1, (tokens, channels))
     b, c = random.normal(size=(2, tokens, size))
     a = -random.uniform(0.1, 2, (channels, size))
-    return Step(
-        counts, before, pages, ScanInputs(*(jnp.asarray(i, jnp.float32) for i in (x, dt, b, c, a))), states, batch
-    )
+    inputs = ScanInputs(*(jnp.asarray(i, jnp.float32) for i in (x, dt, b, c, a)))
+    return Step(counts, before, pages, inputs, states, batch, guesses or [0] * len(counts))
 
 
 def expected(step: Step) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """y of the real tokens, and the states of each page that a row wrote."""
     x, dt, b, c, a = (np.asarray(array, np.float64) for array in step.inputs)
     y, written, ends = [], {}, np.cumsum(step.counts)
-    for count, end, start, page in zip(step.counts, ends, step.before, step.pages, strict=True):
+    for count, end, start, page, guesses in zip(step.counts, ends, step.before, step.pages, step.guesses, strict=True):
         h = step.states[page].astype(np.float64) if start else np.zeros_like(a)
         for t in range(end - count, end):
             h = np.exp(dt[t][:, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
             y.append((h * c[t]).sum(-1))
-        written[page] = h
+            if t < end - guesses:
+                written[page] = h
     return np.stack(y), written
 
 
@@ -66,6 +78,7 @@ STEPS = {
     "decode, full": random_step(1, [1, 1], tokens=2, rows=2, channels=32, size=4),
     "mixed": random_step(2, [1, 7, 4, 1, 13], tokens=32, rows=8, channels=40, size=16),
     "mixed, odd sizes": random_step(3, [5, 3], tokens=16, rows=4, channels=33, size=6),
+    "guesses": random_step(5, [1, 7, 4, 2, 13], tokens=32, rows=8, channels=40, size=16, guesses=[0, 6, 0, 1, 5]),
     "a lone chunk": random_step(4, [16], tokens=16, rows=1, channels=64, size=8),
 }
 

@@ -59,7 +59,7 @@ def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -
     )
     events += ("encoded", "evicted images", "ends before an image", "images cut", "begun inside an image")
     events += ("images read again", "images of searches", "waits for room")
-    events += ("saves", "restores")
+    events += ("saves", "restores", "guesses computed again")
     for event in events:
         assert met[event] >= 30, f"{event}: {met}"
     few: tuple[str, ...] = ("ends inside a draft", "drafts of ended requests", "rope switches of searches")
