@@ -73,7 +73,7 @@ def compose_as(
             ignore = (*ignore, *PATTERNS)
         if eyes is not None:
             spec = eyes.given_to(spec)
-    family = _as_stored(family, spec, renamed)
+    family = as_stored(family, spec, renamed, range(spec.num_layers))
     made = recipes(spec, family.tensors, family.layout)
     if eyes is None or eyes.tensors is None:
         return ComposedSource(spec, renamed, made, ignore)
@@ -81,11 +81,11 @@ def compose_as(
     return ComposedSource(spec, seen, made | eyes.recipes(spec), (*ignore, *eyes.ignore(spec)))
 
 
-def _as_stored(family: Family, spec: ModelSpec, tensors: Tensors) -> Family:
-    """`family` as the checkpoint has its experts: apart, or joint. Qwen3-VL's are turned on the hub, and not where
-    transformers 5 has saved them, which reads either, by the shape.
+def as_stored(family: Family, spec: ModelSpec, tensors: Tensors, layers: range) -> Family:
+    """`family` as the checkpoint has the experts of `layers`: apart, or joint. Qwen3-VL's are turned on the hub, and
+    not where transformers 5 has saved them, which reads either, by the shape.
     """
-    layout, layers = family.layout, range(spec.num_layers)
+    layout = family.layout
     if not layout.joint_experts or spec.experts is None:
         return family
     if any(name.format(i=i, e=0) in tensors for names in family.apart.values() for name in names for i in layers):

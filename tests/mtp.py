@@ -13,6 +13,13 @@ from transformers.modeling_layers import MtpModel
 from tests.eagle import Guess, chained
 
 GAIN = 1.5  # so that what the module adds decides the guess
+FULL = "full_attention"
+BESIDE = {
+    "eh_proj.weight": "fc.weight",
+    "enorm.weight": "pre_fc_norm_embedding.weight",
+    "hnorm.weight": "pre_fc_norm_hidden.weight",
+    "shared_head.norm.weight": "norm.weight",
+}
 
 
 class TinyModule:
@@ -21,13 +28,22 @@ class TinyModule:
     def __init__(self, directory: Path, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.directory = directory
-        self.number = transformers.AutoConfig.from_pretrained(directory).num_hidden_layers
+        self.config = transformers.AutoConfig.from_pretrained(directory)
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
+        if self.beside:
+            model.config.num_mtp_layers, model.config.mtp_layer_types = 1, [FULL]
+            end = len(self.config.layer_types) - self.config.layer_types[::-1].index(FULL)
+            model.model.layers = model.model.layers[:end]  # its norms are of the last layer's class
         self.module: Any = MtpModel(model, 1).layers[0].eval()
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         for _, parameter in named:
             scale = 0.2 if parameter.ndim == 1 else GAIN * parameter.shape[-1] ** -0.5
             parameter.data = (parameter.ndim == 1) * 1.0 + scale * torch.randn_like(parameter)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it stands beside the model, not behind its layers."""
+        return "linear_attention" in (getattr(self.config, "layer_types", None) or ())
 
     def write(self, target: Path) -> Path:
         """`target`, the model with it, as its authors publish the two."""
@@ -37,11 +53,13 @@ class TinyModule:
         return target
 
     def named(self) -> dict[str, torch.Tensor]:
-        """The tensors of a file. The embedding is a copy of the model's."""
-        prefix, made = f"model.layers.{self.number}.", {}
+        """The tensors of a file. Behind the layers there is a copy of the model's embedding."""
+        made = {}
         for name, tensor in self.module.state_dict().items():
             own = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
-            if ".experts.gate_up_proj" in own:
+            if self.config.model_type == "qwen3_5_moe_text":
+                made[own] = tensor
+            elif ".experts.gate_up_proj" in own:
                 for expert, both in enumerate(tensor):
                     for part, matrix in zip(("gate", "up"), both.chunk(2), strict=True):
                         made[own.replace("gate_up_proj", f"{expert}.{part}_proj.weight")] = matrix
@@ -49,8 +67,12 @@ class TinyModule:
                 made |= {own.replace("down_proj", f"{i}.down_proj.weight"): each for i, each in enumerate(tensor)}
             else:
                 made[own] = tensor
-        made["embed_tokens.weight"] = load_file(self.directory / "model.safetensors")["model.embed_tokens.weight"]
-        return {prefix + name: tensor.contiguous().clone() for name, tensor in made.items()}
+        if self.beside:
+            made = {f"mtp.{BESIDE.get(name, f'layers.0.{name}')}": tensor for name, tensor in made.items()}
+        else:
+            made["embed_tokens.weight"] = load_file(self.directory / "model.safetensors")["model.embed_tokens.weight"]
+            made = {f"model.layers.{self.config.num_hidden_layers}.{name}": tensor for name, tensor in made.items()}
+        return {name: tensor.contiguous().clone() for name, tensor in made.items()}
 
     @torch.no_grad()
     def guesses(

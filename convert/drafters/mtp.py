@@ -1,24 +1,27 @@
 """The module with which a model was trained to predict one token more (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2;
-GLM 4.5). It stands among the model's own tensors, as one more layer:
+GLM 4.5; Qwen3-Next). It stands among the model's own tensors, as one more layer:
 
     model.layers.{n}.enorm, hnorm       [hidden], of embeddings and of hidden states
     model.layers.{n}.eh_proj            [hidden, 2 hidden], of both side by side
-    model.layers.{n}.…                  a layer like the model's last
+    model.layers.{n}.…                  a layer like the model's last, or its last with attention
     model.layers.{n}.shared_head.norm   [hidden]; shared_head.head and embed_tokens are copies of the model's
 
-As vLLM and transformers run it, what its head reads is the hidden state for the guess behind.
+or beside it, under names that `Family.module` turns into these. As vLLM and transformers run it, what its head reads is
+the hidden state for the guess behind.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from convert.compose import as_stored
 from convert.config.config import Config
 from convert.drafters.stored_drafter import StoredDrafter
 from convert.families import FAMILIES, family_of
 from convert.families.family import Family, drafting_layers, with_family_names
-from convert.families.multimodal import text_part
+from convert.families.multimodal import text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.mapping.kv_scales import PATTERNS
 from convert.mapping.recipes import recipes
@@ -35,15 +38,36 @@ OF_MODULE = {
 }
 COPIES = (r"\.embed_tokens\.weight$", r"\.shared_head\.head\.weight$")
 FUSION = "eh_proj."  # in front of what is left of the name where the matrix is quantised
+BESIDE = r"^mtp\."
+FURTHER = r"^mtp\.layers\.[1-9]"  # of one that predicts more than a token
 
 
 def find_module(config: Config, tensors: Tensors, directory: Path) -> Callable[[ModelSpec], StoredDrafter] | None:
     """What opens the module among `tensors`; None where there is none, or more than one."""
-    if config.text("model_type") not in FAMILIES:
+    beside = any(re.search(BESIDE, name) for name in tensors)
+    text = text_config(config) if beside else config
+    if text.text("model_type") not in FAMILIES:
         return None
-    numbers = drafting_layers(family_of(config), config)
-    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in tensors)
-    return partial(_open, config, tensors, directory) if there else None
+    family = family_of(text)
+    named, numbers = _numbered(family, text, tensors), _numbers(family, text)
+    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in named)
+    further = beside and any(re.search(FURTHER, name) for name in tensors)
+    return partial(_open, config, tensors, directory) if there and not further else None
+
+
+def _numbers(family: Family, config: Config) -> range:
+    """Those of the modules among the model's layers, or of the one beside it if it were there."""
+    layers = config.integer("num_hidden_layers")
+    return range(layers, layers + 1) if family.module else drafting_layers(family, config)
+
+
+def _numbered(family: Family, config: Config, tensors: Tensors) -> Tensors:
+    """`tensors`, of which a module beside the model has the names of one more layer."""
+    if not family.module:
+        return tensors
+    (number,) = _numbers(family, config)
+    named = tuple((pattern, name.replace("{n}", str(number))) for pattern, name in family.module)
+    return RenamedTensors(tensors, named)
 
 
 def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -> StoredDrafter:
@@ -54,20 +78,25 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
     """
     text, tensors = text_part(config, with_weights(config, tensors))
     family = family_of(text)
-    (number,) = drafting_layers(family, text)
-    only = RenamedTensors(with_family_names(family, tensors), (), only=rf"\.layers\.{number}\.")
-    spec = _module_of(model)
+    (number,) = _numbers(family, text)
+    named_alike = _numbered(family, text, with_family_names(family, tensors))
+    only = RenamedTensors(named_alike, (), only=rf"\.layers\.{number}\.")
+    family = as_stored(family, model, only, range(number, number + 1))
+    spec = _module_of(model, with_experts=any(".experts." in name for name in only))
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
     made = recipes(spec.spec, _names(family, number), family.layout, table)
     named = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
     return StoredDrafter(spec, only, named, directory, (*family.ignore, *COPIES, *PATTERNS))
 
 
-def _module_of(model: ModelSpec) -> Eagle:
+def _module_of(model: ModelSpec, with_experts: bool) -> Eagle:
+    kinds = map(model.kind, reversed(range(model.num_layers)))
+    last = next(kind for kind in kinds if kind.mixer == "attention")
     layer = replace(
         model,
         num_layers=1,
-        kinds=(model.kind(model.num_layers - 1),),
+        kinds=(replace(last, experts=with_experts),),
+        linear_attention=None,
         embedding=Embedding(),
         head=Head(),
         final_norm=True,

@@ -1,6 +1,6 @@
 """Qwen3-Next and Qwen 3.5: three of four layers have linear attention, the others attention with a gate of its output.
 
-Both are published with modules that draft (`mtp.…`), which are not read.
+Both are published with a module that drafts, `mtp`, whose layer has attention, see `convert/drafters/mtp.py`.
 """
 
 from dataclasses import replace
@@ -16,6 +16,13 @@ from jaxengine.architecture.model import Attention, LayerKind, LinearAttention, 
 LINEAR = "linear_attention"
 INTERVAL = 4  # of the layers with attention, where a configuration does not say it
 DRAFTING = (r"^mtp\.",)
+MODULE = (
+    (r"^mtp\.fc\.", "model.layers.{n}.eh_proj."),
+    (r"^mtp\.pre_fc_norm_embedding\.", "model.layers.{n}.enorm."),
+    (r"^mtp\.pre_fc_norm_hidden\.", "model.layers.{n}.hnorm."),
+    (r"^mtp\.norm\.", "model.layers.{n}.shared_head.norm."),
+    (r"^mtp\.layers\.0\.", "model.layers.{n}."),
+)
 OF_THE_WHOLE = ((r"^model\.language_model\.", "model."),)  # names that transformers keeps where it saves a text part
 MIXER = LAYER + "linear_attn."
 HYBRID = {
@@ -79,7 +86,7 @@ def _with_experts(config: Config) -> ModelSpec:
 
 
 LAYOUT = Layout(gated_queries=True)
-QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, OF_THE_WHOLE, (*BUFFERS, *DRAFTING))
+QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, OF_THE_WHOLE, (*BUFFERS, *DRAFTING), module=MODULE)
 QWEN3_5_MOE = Family(
     _with_experts,
     {**EXPERTS, **HYBRID, **APART, **JOINT_EXPERTS},
@@ -87,5 +94,6 @@ QWEN3_5_MOE = Family(
     OF_THE_WHOLE,
     (*BUFFERS, *DRAFTING),
     apart={name: EXPERTS[name] for name in JOINT_EXPERTS},
+    module=MODULE,
 )
-QWEN3_NEXT = Family(_with_experts, {**EXPERTS, **HYBRID, **JOINT}, LAYOUT, ignore=(*BUFFERS, *DRAFTING))
+QWEN3_NEXT = Family(_with_experts, {**EXPERTS, **HYBRID, **JOINT}, LAYOUT, ignore=(*BUFFERS, *DRAFTING), module=MODULE)

@@ -206,15 +206,23 @@ class Compiler:
         )
 
     def lower_copy_pages(self) -> Any:
-        return self._lower_copy(functions.copy_pages)
+        pages = {*range(len(self.caches()))} - {*self._slotted()}
+        return self._lower_copy(tuple(sorted(pages)))
 
     def lower_copy_slots(self) -> Any:
-        return self._lower_copy(functions.copy_slots)
+        return self._lower_copy(self._slotted())
 
-    def _lower_copy(self, copy: Callable[..., Any]) -> Any:
+    def _slotted(self) -> tuple[int, ...]:
+        """The numbers of the caches that have slots, not pages."""
+        behind = len(self.caches()) - len(self.features())
+        return tuple(range(behind - len(self.slot_caches()), behind))
+
+    def _lower_copy(self, numbers: tuple[int, ...]) -> Any:
+        """Of what the caches `numbers` hold."""
         caches, places = self.caches(), self.array((COPIES,))
-        paged = len(caches) - len(self.slot_caches())
-        return self._lower(partial(copy, paged), (caches, places, places), donate=(0,), returns=caches)
+        return self._lower(
+            partial(functions.copy_places, numbers), (caches, places, places), donate=(0,), returns=caches
+        )
 
     def lower_write_masks(self, slots: int) -> Any:
         mask = self.sampler_state().mask

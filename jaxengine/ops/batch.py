@@ -31,9 +31,9 @@ class StepBatch:
     sequence, wherever it stands. With `horizon` a causal token also sees the keys up to a later one, the end of its
     image: the first max(horizon, position + 1) keys. Of a row's tokens, a later one's may not be less. A window hides
     keys from such a token too (Gemma 3), unless `past_window`, which is static (PaliGemma 2). `cross` is the batch with
-    which the same tokens read what their encoder wrote, and `slots` the one with which they read and write states. Those
-    that a row leaves behind are the states in front of its guesses, which begin at `settled`. `ragged` is static:
-    without it every row is exactly one token, token t being row t. `wanted` is of the last layer.
+    which the same tokens read what their encoder wrote, and `slots` the one with which they read and write states. What
+    a row leaves behind are the states in front of its guesses, which begin at `settled`. `ragged` is static: without it
+    every row is exactly one token, token t being row t. `wanted` is of the last layer.
     """
 
     position: Array  # [T] i32, in the token's own sequence

@@ -7,6 +7,7 @@ before their rows run.
 Legend: T tokens, R rows, N samples, S slots, G page tables of a sequence and W their width, A alternatives.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -358,17 +359,11 @@ def write_page_table(table: Array, updates: Array) -> Array:
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")
 
 
-def copy_pages(paged: int, layers: Layers, source: Array, target: Array) -> Layers:
-    """`layers`, of which the first `paged` have pages, with the pages `target` [n] as the pages `source` [n] are.
-    Padding copies the sink to itself.
+def copy_places(numbers: Collection[int], layers: Layers, source: Array, target: Array) -> Layers:
+    """`layers`, in those of which with one of `numbers` the places `target` [n], pages or slots, are as the places
+    `source` [n] were. Padding copies the sink to itself.
     """
-
-    return (*(_copied(cache, source, target) for cache in layers[:paged]), *layers[paged:])
-
-
-def copy_slots(paged: int, layers: Layers, source: Array, target: Array) -> Layers:
-    """The same of those that have slots."""
-    return (*layers[:paged], *(_copied(cache, source, target) for cache in layers[paged:]))
+    return tuple(_copied(cache, source, target) if i in numbers else cache for i, cache in enumerate(layers))
 
 
 def _copied(cache: Array, source: Array, target: Array) -> Array:

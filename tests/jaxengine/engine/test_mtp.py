@@ -29,7 +29,17 @@ def drafting(directory: Path, **config: object) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize(("name", "guesses"), [("glm4_moe", 1), ("glm4_moe_groups", 3), ("deepseek_v3", 2)])
+@pytest.mark.parametrize(
+    ("name", "guesses"),
+    [
+        ("glm4_moe", 1),
+        ("glm4_moe_groups", 3),
+        ("deepseek_v3", 2),
+        ("qwen3_5", 3),
+        ("qwen3_5_moe", 1),
+        ("qwen3_next", 2),
+    ],
+)
 def test_what_is_proposed_is_what_transformers_guesses(
     zoo: Callable[[str], Path], compile_cache: None, tmp_path: Path, name: str, guesses: int
 ) -> None:
