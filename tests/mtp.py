@@ -28,7 +28,7 @@ class TinyModule:
     def __init__(self, directory: Path, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.directory = directory
-        self.config = transformers.AutoConfig.from_pretrained(directory)
+        self.config = transformers.AutoConfig.from_pretrained(directory).get_text_config()
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
         if self.beside:
             model.config.num_mtp_layers, model.config.mtp_layer_types = 1, [FULL]

@@ -1,5 +1,7 @@
 """The module among a model's own tensors is found however these are stored, and fits the model as it is."""
 
+import copy
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from convert.config.rope_override import override_rope
@@ -14,10 +17,13 @@ from convert.outline import HEADERS, open_outline
 from convert.source import OpenModel, open_model, with_rope
 from jaxengine.architecture.drafter import DRAFTER, DrafterSource, Eagle
 from tests.convert.fake_hub import fake_hub
+from tests.families.zoo import ZOO
 from tests.mtp import TinyModule
 from tests.tiny_quantized import write_quantized
+from tests.tiny_vision import QWEN, QWEN_IDS
 
 LAYERS = 2
+BESIDE = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
 @pytest.fixture
@@ -68,3 +74,46 @@ def test_headers_on_the_hub_tell_of_it(with_module: Path, tmp_path: Path, monkey
         assert made.known_from == HEADERS
         assert replace(made.model.source.spec, head=here.source.spec.head) == here.source.spec
         assert module_of(made.model).spec == module_of(here).spec
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+def test_that_of_a_model_that_sees_is_that_of_its_text_part(
+    name: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It stands beside both. Whole models' rope has three positions for a token, alike without pictures."""
+    made, text = TinyModule(zoo(name)), tmp_path / "text"
+    made.write(text)
+    tower = {**QWEN, "num_position_embeddings": 16, "out_hidden_size": ZOO[name]["hidden_size"]}
+    fields = {"text_config": copy.deepcopy(ZOO[name]), "vision_config": tower, **QWEN_IDS}
+    whole = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(name, **fields))
+    whole.save_pretrained(tmp_path / "whole")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(text / file, tmp_path / "whole")
+    file = tmp_path / "whole" / "model.safetensors"
+    save_file(load_file(file) | made.named(), file, {"format": "pt"})
+    ours, theirs = (module_of(open_model(str(tmp_path / each))) for each in ("whole", "text"))
+    alone = module_of(open_model(str(tmp_path / "whole"), language_model_only=True))
+    for parameter in theirs.spec.parameters():
+        np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
+        np.testing.assert_array_equal(alone.read(parameter, ()), theirs.read(parameter, ()))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_experts_of_one_beside_the_model_may_be_stored_apart(
+    name: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As they are where modules were quantised; its MLP has experts where its tensors say so."""
+    written = write_quantized(TinyModule(zoo(name)).write(tmp_path / "model"), tmp_path, "fp8_blocks")
+    quantised, floats = (module_of(open_model(str(written / each))) for each in ("fp8_blocks", "dense"))
+    assert isinstance(floats.spec, Eagle)
+    assert floats.spec.spec.kinds[0].experts == (name != "qwen3_5") and not floats.spec.spec.keeps_states
+    for parameter in floats.spec.parameters():
+        found, expected = quantised.read(parameter, ()), floats.read(parameter, ())
+        np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-3, err_msg=parameter)
+
+
+def test_modules_that_predict_several_tokens_are_not_read(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+    file = directory / "model.safetensors"
+    save_file(load_file(file) | {"mtp.layers.1.input_layernorm.weight": torch.ones(64)}, file, {"format": "pt"})
+    assert open_model(str(directory)).module is None

@@ -47,6 +47,7 @@ def fit(draft: ModelSpec, target: ModelSpec = LLAMA_70B, devices: int = 1, devic
         (LLAMA_8B, FLAN_T5_XL, "a model with an encoder cannot draft, and none can draft for it"),
         (replace(LLAMA_8B, traced=Traced("{}", "", ())), LLAMA_8B, "transformers' own module cannot draft"),
         (LLAMA_8B, WINDOWS, "all layers of the model have windows"),
+        (LLAMA_8B, FALCON_MAMBA_7B, "no layer of the model attends, so it keeps no page for each token"),
         (LLAMA_8B, GEMMA2_9B, "its vocabulary of 128256 lacks some of the model's 256000 tokens"),
     ],
 )
