@@ -33,25 +33,27 @@ def array(*shape: int, dtype: Any = jnp.float32) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=one_device())
 
 
-def batch_of(tokens: int, rows: int) -> StepBatch:
+def batch_of(tokens: int, rows: int, guesses: bool) -> StepBatch:
     each, tables, count = array(tokens, dtype=jnp.int32), array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
-    return StepBatch(each, each, each, each, each, tables, count, tokens != rows, layer=count)
+    settled = array(rows, dtype=jnp.int32) if guesses else None
+    return StepBatch(each, each, each, each, each, tables, count, tokens != rows, layer=count, settled=settled)
 
 
-def compile_rule(tokens: int, rows: int, dtype: Any = jnp.bfloat16) -> dict[str, Any]:
+def compile_rule(tokens: int, rows: int, dtype: Any = jnp.bfloat16, guesses: bool = False) -> dict[str, Any]:
     keys, of_head = array(tokens, HEADS, DIM, dtype=dtype), array(tokens, HEADS, GROUP)
     inputs = DeltaInputs(keys, keys, array(tokens, HEADS, GROUP, DIM, dtype=dtype), of_head, of_head)
     states = array(LAYERS, SLOTS, HEADS, GROUP, DIM, DIM)
-    return h200.once(judge, jax.jit(delta_rule, donate_argnums=1).lower(inputs, states, batch_of(tokens, rows)), {})
+    batch = batch_of(tokens, rows, guesses)
+    return h200.once(judge, jax.jit(delta_rule, donate_argnums=1).lower(inputs, states, batch), {})
 
 
-def compile_mamba2(tokens: int, rows: int, dtype: Any = jnp.bfloat16) -> dict[str, Any]:
+def compile_mamba2(tokens: int, rows: int, dtype: Any = jnp.bfloat16, guesses: bool = False) -> dict[str, Any]:
     heads, width = MAMBA_HEADS
     shared, of_head = array(tokens, 1, DIM, dtype=dtype), array(tokens, 1, heads)
     inputs = DeltaInputs(shared, shared, array(tokens, 1, heads, width, dtype=dtype), of_head, of_head)
     rule = partial(delta_rule, corrects=False)
     states = array(LAYERS, SLOTS, 1, heads, DIM, width)
-    return h200.once(judge, jax.jit(rule, donate_argnums=1).lower(inputs, states, batch_of(tokens, rows)), {})
+    return h200.once(judge, jax.jit(rule, donate_argnums=1).lower(inputs, states, batch_of(tokens, rows, guesses)), {})
 
 
 def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
@@ -70,6 +72,8 @@ KERNELS = {
     "chunks in f32": partial(compile_rule, 2048, 256, jnp.float32),
     "mamba 2 decode": partial(compile_mamba2, 128, 128),
     "mamba 2 chunks": partial(compile_mamba2, 2048, 256),
+    "guesses": partial(compile_rule, 128, 32, guesses=True),
+    "mamba 2 guesses": partial(compile_mamba2, 128, 32, guesses=True),
 }
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ STEPS = {
 }
 
 
-def compile_scan(tokens: int, rows: int, ragged: bool) -> dict[str, Any]:
+def compile_scan(tokens: int, rows: int, ragged: bool, guesses: bool = False) -> dict[str, Any]:
     sharding = replicated(make_mesh(1, h200.devices(1)))
 
     def array(*shape: int, dtype: Any = jnp.float32) -> Any:
@@ -37,7 +37,8 @@ def compile_scan(tokens: int, rows: int, ragged: bool) -> dict[str, Any]:
     wide, narrow, each = array(tokens, CHANNELS), array(tokens, STATES), array(tokens, dtype=jnp.int32)
     inputs = ScanInputs(array(tokens, CHANNELS, dtype=jnp.bfloat16), wide, narrow, narrow, array(CHANNELS, STATES))
     tables, count = array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
-    batch = StepBatch(each, each, each, each, each, tables, count, ragged, layer=count)
+    settled = array(rows, dtype=jnp.int32) if guesses else None
+    batch = StepBatch(each, each, each, each, each, tables, count, ragged, layer=count, settled=settled)
     return h200.once(
         judge, jax.jit(scan, donate_argnums=1).lower(inputs, array(LAYERS, PAGES, CHANNELS, STATES), batch), {}
     )
@@ -51,7 +52,11 @@ def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
         return dataclasses.asdict(kernel(path, sequence)[1])
 
 
-KERNELS = {"decode": partial(compile_scan, 128, 128, False), "mixed": partial(compile_scan, 2048, 256, True)}
+KERNELS = {
+    "decode": partial(compile_scan, 128, 128, False),
+    "mixed": partial(compile_scan, 2048, 256, True),
+    "guesses": partial(compile_scan, 128, 32, True, guesses=True),
+}
 
 if __name__ == "__main__":
     made = {

@@ -17,7 +17,15 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 @pytest.mark.parametrize(
     ("name", "spilled"),
-    [("decode", 0), ("chunks", 0), ("chunks in f32", 400), ("mamba 2 decode", 0), ("mamba 2 chunks", 0)],
+    [
+        ("decode", 0),
+        ("chunks", 0),
+        ("chunks in f32", 400),
+        ("mamba 2 decode", 0),
+        ("mamba 2 chunks", 0),
+        ("guesses", 0),
+        ("mamba 2 guesses", 0),
+    ],
 )
 def test_states_stay_in_registers(facts: dict[str, dict[str, Any]], name: str, spilled: int) -> None:
     """In f32, which few models have on a GPU, each product is three."""
