@@ -130,6 +130,7 @@ PROGRAMS = {
     "copy_slots": copy_slots,
     "decode_qwen3_5": lambda: decode(cut(QWEN3_5_27B), 1),
     "mixed_qwen3_5": lambda: mixed(cut(QWEN3_5_27B), 1),
+    "verify_qwen3_5": lambda: verify(cut(QWEN3_5_27B), 16),
     "decode_granite_4": lambda: decode(GRANITE, 1),
     "mixed_granite_4": lambda: mixed(GRANITE, 1),
     "decode_granite_4_tp2": lambda: decode(GRANITE, 2),

@@ -18,6 +18,14 @@ def test_it_launches_what_a_mixed_step_does(facts: FactsByProgram, step: str) ->
     assert facts[step]["launched"] == ["CommandBuffer"]
 
 
+def test_states_are_kept_in_front_of_guesses_in_place(facts: FactsByProgram) -> None:
+    """Where guesses begin is computed once, for all layers."""
+    found, mixed = facts["verify_qwen3_5"], facts["mixed_qwen3_5"]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"] > 0
+    assert found["kernels"] <= mixed["kernels"] + 6
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_which_samples_count_takes_a_few_kernels(facts: FactsByProgram, sampler: str) -> None:
     plain = facts[SAMPLERS[sampler]]
