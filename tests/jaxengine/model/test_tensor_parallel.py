@@ -39,7 +39,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     eagle = made.write(tmp_path_factory.mktemp("eagle"))
     models = map(str, (directory, few_heads, experts, encoder, states, adapters, eagle))
     program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
-    done = subprocess.run(program, env={**os.environ, **xla.devices(8)}, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(program, env={**os.environ, **xla.devices(8)}, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
