@@ -57,8 +57,10 @@ def find_module(config: Config, tensors: Tensors, directory: Path) -> Callable[[
 
 def _numbers(family: Family, config: Config) -> range:
     """Those of the modules among the model's layers, or of the one beside it if it were there."""
+    if not family.module:
+        return drafting_layers(family, config)
     layers = config.integer("num_hidden_layers")
-    return range(layers, layers + 1) if family.module else drafting_layers(family, config)
+    return range(layers, layers + 1)
 
 
 def _numbered(family: Family, config: Config, tensors: Tensors) -> Tensors:
