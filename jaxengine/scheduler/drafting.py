@@ -24,16 +24,17 @@ class Drafting:
 
     def add(self, plan: Plan, speculator: Speculator, running: int) -> None:
         """Give the rows of `plan` the drafts that pay, as far as there are pages for them without those that so many
-        `running` sequences may need next.
+        `running` sequences may need next. The next step must hold what is right of them and a token of each of the
+        others, if layers keep states.
         """
         if any(row.sequence.length > len(row.sequence.tokens) or row.of_prompt for row in plan.rows):
             return  # the host does not know all that these rows feed, or they are prompts of one token
-        rooms = [self.room(row.sequence) for row in plan.rows]
+        rooms, others = [self.room(row.sequence) for row in plan.rows], running - len(plan.rows)
         if speculator.may_propose(len(rooms)):  # what drafts may need the pages too
             for room in rooms:
                 self.tables.grow_for_draft(room.sequence, min(room.most, speculator.most), spare=running)
         for row, draft in zip(plan.rows, speculator.choose(rooms, plan.tokens), strict=True):
-            count = min(len(draft), self.tables.token_budget - plan.tokens)
+            count = max(0, min(len(draft), self.tables.token_budget - plan.tokens - others))
             if row.sequence.matcher is not None and count > 0:
                 count = row.sequence.matcher.allows(draft[:count])
             count = self.tables.grow_for_draft(row.sequence, count, spare=running)

@@ -1,15 +1,18 @@
 """Where layers keep states, prompts start from snapshots of them: which are made, and who starts from which."""
 
+import random
 from typing import Any
 
 import pytest
 
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.image_planner import ImagePlanner
 from jaxengine.scheduler.state_saving import in_common
 from tests.jaxengine.fake_engine import FakeEngine
 from tests.jaxengine.fake_images import IMAGE, image_at
+from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.jaxengine.invariants import check_idle
 
 SIZE = 4
@@ -199,3 +202,21 @@ def test_the_keys_of_those_that_wait_are_computed_few_in_a_step(monkeypatch: pyt
     assert known[:4] == [2, 4, 6, 8] and waiting.cached_tokens == 44
     engine.serve_until_idle()
     check_idle(engine)
+
+
+@pytest.mark.parametrize(("waiting", "tokens"), [(0, 8), (3, 5), (6, 2)])
+def test_drafts_leave_a_token_of_the_next_step_to_each_that_this_one_leaves_out(waiting: int, tokens: int) -> None:
+    """As beams that wait for others of their search: what is right of the drafts is computed again beside them."""
+    engine = FakeEngine(pages=200, page_size=SIZE, slots=8, token_budget=8, snapshots=2, drafts=random.Random(0))
+    speculator = engine.scheduler.speculator
+    assert isinstance(speculator, ForcedDrafts)
+    speculator.share, speculator.kinds = 0.0, ("right",)
+    decoding, plan = [engine.add(TEXT[:3], max_tokens=40, seed=seed) for seed in (1, 2)], Plan()
+    while any(len(each.tokens) < 5 for each in decoding):
+        engine.dispatch()
+        engine.collect_all()
+    speculator.share = 1.0
+    for each in decoding:
+        plan.add(Row(each, each.computed, 1, 1))
+    engine.scheduler.drafting.add(plan, speculator, len(decoding) + waiting)
+    assert plan.tokens == sum(row.count for row in plan.rows) == tokens
