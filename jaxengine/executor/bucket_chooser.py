@@ -36,7 +36,10 @@ class BucketChooser:
         limits = shapes.limits
         self.decode_shapes = self._by_adapters([shapes.decode(size) for size in limits.decode_buckets])
         self.verify_shapes = self._by_adapters([shapes.verify(size) for size in limits.verify_buckets])
-        self.mixed_shapes = self._by_adapters([shapes.mixed(size) for size in limits.mixed_buckets])
+        mixed = [shapes.mixed(size) for size in limits.mixed_buckets]
+        self.mixed_shapes = self._by_adapters(mixed)
+        either = dict.fromkeys([*mixed, *map(shapes.verify, limits.verify_buckets)])
+        self.short_shapes = self._by_adapters(sorted(either, key=lambda shape: shape.tokens))
         self.encode_shapes = shapes.encode_shapes()
         self.see_shapes = shapes.see_shapes()
         self.cold: list[AnyShape] = [*shapes.step_shapes(), *self.encode_shapes, *self.see_shapes]  # that never ran
@@ -53,7 +56,9 @@ class BucketChooser:
     def _of_kind(self, plan: Plan) -> dict[bool, list[StepShape]]:
         if plan.decode_only:
             return self.decode_shapes
-        return self.verify_shapes if plan.verifies else self.mixed_shapes
+        if plan.verifies:
+            return self.verify_shapes
+        return self.short_shapes if plan.decodes else self.mixed_shapes
 
     def _by_adapters(self, shapes: list[StepShape]) -> dict[bool, list[StepShape]]:
         """`shapes` as they serve plans without adapters and with any. One without is tried first where no row has any.

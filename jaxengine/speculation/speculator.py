@@ -107,7 +107,8 @@ class Speculator:
         """The draft of each of `rooms`, empty where none pays, in a step that computes `tokens` tokens beside them: one
         of each, and those that are computed again.
         """
-        self._propose([room.sequence for room in rooms if room.most > 0], len(rooms))
+        has_room = tokens < self.sizes[-1]
+        self._propose([room.sequence for room in rooms if room.most > 0 and has_room], len(rooms))
         counts = self._counts(rooms, tokens)
         return [self._drafter(room.sequence).draft(n) if n else [] for room, n in zip(rooms, counts, strict=True)]
 

@@ -48,10 +48,18 @@ class LearntDrafter:
 
 
 class Server:
-    """Serves sequences together until each has so many tokens more than its prompt."""
+    """Serves sequences together until each has so many tokens more than its prompt. If layers keep states, what was
+    right of a draft is computed again.
+    """
 
-    def __init__(self, drafts: int = 15, drafter: LearntDrafter | None = None, method: str | None = None) -> None:
-        self.drafter, options = drafter, Speculation(drafts, method)
+    def __init__(
+        self,
+        drafts: int = 15,
+        drafter: LearntDrafter | None = None,
+        method: str | None = None,
+        keeps_states: bool = False,
+    ) -> None:
+        self.drafter, self.keeps_states, options = drafter, keeps_states, Speculation(drafts, method)
         self.speculator = Speculator(options, sorted(TIMES), lambda size: True, lambda rows: 1, drafter)
         self.seconds = self.plain_seconds = 0.0
 
@@ -66,7 +74,8 @@ class Server:
         while live:
             rooms = [Room(each, max(0, each.max_length - len(each.tokens) - 1)) for each in live]
             asked, read = (self.drafter.asked, self.drafter.read) if self.drafter else (0, 0)
-            drafts = self.speculator.choose(rooms, len(live)) if waits else [[] for _ in live]
+            tokens = len(live) + sum(each.again for each in live)
+            drafts = self.speculator.choose(rooms, tokens) if waits else [[] for _ in live]
             proposed = bool(self.drafter and self.drafter.asked > asked)
             reading = self._reading(read)
             plan = self._plan(live, drafts, ahead=not waits)
@@ -85,13 +94,14 @@ class Server:
     def _plan(self, live: list[Sequence], drafts: list[list[int]], *, ahead: bool) -> Plan:
         plan = Plan(ahead=ahead)
         for sequence, draft in zip(live, drafts, strict=True):
-            row = Row(sequence, len(sequence.tokens) - 1, 1, 1)
+            again, sequence.again = sequence.again, 0
+            row = Row(sequence, len(sequence.tokens) - 1 - again, 1 + again, 1, again=again)
             row.add_draft(draft)
             plan.add(row)
         return plan
 
     def _run(self, plan: Plan, next_token: Next, more: float) -> None:
-        size = next(size for size in TIMES if size >= plan.tokens) if plan.verifies else 1
+        size = next(size for size in TIMES if size >= plan.tokens) if not plan.decode_only else 1
         seconds = TIMES.get(size, 1.0) + (0 if plan.ahead else WAITED) + more
         answered = sum(self._verify(row, next_token) for row in plan.rows)
         self.speculator.note(plan, size, seconds, answered)
@@ -105,5 +115,6 @@ class Server:
             row.sequence.tokens.append(token)
             if token != guess:
                 self.speculator.learn(row.sequence, row.draft, number)
+                row.sequence.again = number if self.keeps_states else 0
                 return number + 1
         raise AssertionError("the last token has no guess")

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from jaxengine.request.sequence import Sequence
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.speculation.balance import MOST_LENT
 from jaxengine.speculation.drafter import Proposal
-from tests.jaxengine.speculation.simulation import LearntDrafter, Next, Server
+from jaxengine.speculation.speculator import Room
+from tests.jaxengine.speculation.simulation import TIMES, LearntDrafter, Next, Server
 
 TOKENS = 3000
 VOCAB = 50_000
@@ -40,8 +42,8 @@ def told(known: list[int]) -> Next:
     return lambda sequence, draft: known[len(sequence.tokens)]
 
 
-def speedup(known: list[int], rows: int = 1) -> float:
-    server = Server()
+def speedup(known: list[int], rows: int = 1, *, keeps_states: bool = False) -> float:
+    server = Server(keeps_states=keeps_states)
     server.serve([known[:600]] * rows, TOKENS, told(known))
     return server.speedup
 
@@ -91,6 +93,36 @@ def test_a_text_that_changes_its_ways_is_served_faster_again() -> None:
     lost, plain = server.seconds, server.plain_seconds
     server.serve([SOURCE], TOKENS, told(text(20, 1)))
     assert (server.plain_seconds - plain) / (server.seconds - lost) > 2
+
+
+# --- where layers keep states -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("copied", "new", "least"), [(20, 1, 2.2), (20, 20, 1.3), (8, 8, 1.15)])
+def test_a_text_that_repeats_is_served_faster_though_what_was_right_is_computed_again(
+    copied: int, new: int, least: float
+) -> None:
+    assert speedup(text(copied, new), keeps_states=True) > least
+
+
+@pytest.mark.parametrize(
+    "known", [*map(matches_that_go_on_for, range(4)), text(3, 3), text(4, 40), one_of(2), one_of(8)]
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_is_computed_again_costs_little(known: list[int], rows: int) -> None:
+    assert speedup(known, rows, keeps_states=True) > 0.97
+
+
+def test_nothing_is_proposed_for_a_step_that_has_no_room_for_it() -> None:
+    server = learnt_drafter(1.0, claimed=1.0)
+    server.serve([NEW[:600]], 100, told(NEW))
+    speculator, drafter = server.speculator, server.drafter
+    assert drafter is not None
+    sequence = Sequence(Request(9, NEW[:600], SamplingParams(max_tokens=100, seed=0)), 9)
+    for tokens, asked in ((max(TIMES) - 1, 1), (max(TIMES), 0)):
+        before = drafter.asked
+        (draft,) = speculator.choose([Room(sequence, 50)], tokens)
+        assert (len(draft), drafter.asked - before) == (asked, asked)
 
 
 # --- recent answers -----------------------------------------------------------------------------------------------
