@@ -58,12 +58,13 @@ def derive_limits(
     patches = _image_patches(options, spec.vision, device) if spec.vision else 0
     speculation = resolve_speculation(options, drafter)
     drafts = (speculation.num_speculative_tokens or 0) if speculation else 0
+    guesses = 2 * drafts if spec.keeps_states else drafts  # in front of a draft, those of the one before may be again
     return Limits(
         max_total_tokens=total,
         decode_buckets=_up_to(decode, rows),
         mixed_buckets=_up_to(mixed, budget),
         encode_buckets=_up_to(mixed, _whole_blocks(max(budget, total))) if spec.encoder else (),
-        verify_buckets=_holding(verify, rows * (1 + drafts), budget) if drafts else (),
+        verify_buckets=_holding(verify, rows * (1 + guesses), budget) if drafts else (),
         draft_tokens=drafts,
         windows=LayerGroups.of(spec).windows,
         page_size=total if spec.state_space else options.page_size,

@@ -12,7 +12,7 @@ from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.defaults import IMAGE_ROWS, derive_limits
 from jaxengine.step import functions
-from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B
+from tests.shapes import H200, LLAMA_8B, LLAVA_NEXT_7B, QWEN3_5_27B
 
 WIDTH, VOCAB = 8, 40
 
@@ -38,6 +38,20 @@ def test_no_step_verifies_more_than_all_rows_can_have() -> None:
     assert buckets(1, 7) == (4, 8)
     assert buckets(3, 15) == buckets(32, 15) == (4, 8, 16, 32, 64)
     assert buckets(32, 0) == ()
+
+
+def test_where_layers_keep_states_a_draft_has_room_behind_all_of_the_one_before() -> None:
+    """Which is computed again, if it was right: a lone request would otherwise have one in every other step."""
+
+    def most(rows: int, drafts: int, device: DeviceTraits) -> int:
+        return derive_limits(EngineOptions(max_batch_size=rows, speculate=drafts), QWEN3_5_27B, device).verify_buckets[
+            -1
+        ]
+
+    for drafts in (1, 3, 7, 15):
+        for device in (CPU, H200):
+            assert most(1, drafts, device) >= 1 + 2 * drafts
+    assert most(4, 3, H200) == 32
 
 
 @pytest.mark.parametrize("device", [CPU, H200], ids=["cpu", "h200"])
