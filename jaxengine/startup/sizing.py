@@ -45,7 +45,8 @@ def limits_of(setup: Setup) -> Limits:
         return limits
     if setup.device.on_host:
         return replace(limits, snapshots=_snapshots(setup, limits))
-    room = setup.place.memory_bytes - held_bytes(_weights(setup)) - RESERVED_BYTES
+    weights = held_bytes(_weights(setup)) + array_bytes(_drafter(setup))
+    room = setup.place.memory_bytes - weights - RESERVED_BYTES
     if setup.options.max_batch_size is None:
         limits = _with_room_for_states(setup, room)
     states = _slot_bytes(setup, limits)

@@ -144,6 +144,18 @@ def test_states_take_a_third_of_what_weights_leave(tmp_path: Path, caplog: pytes
     assert none["bytes_of_a_device"]["slots"] == 161 * each
 
 
+def test_states_leave_room_for_what_drafts(tmp_path: Path) -> None:
+    """A draft model of 17 GB beside them, where without one there would be room for 160 requests."""
+    model = write(tmp_path / "model", QWEN3_5_27B)
+    small = write(tmp_path / "small", LLAMA_8B | {"vocab_size": QWEN3_5_27B["vocab_size"]})
+    config = json.dumps({"method": "draft_model", "model": small, "num_speculative_tokens": 3})
+    told = facts(planned(model, "--devices", "h200", "--speculative-config", config))
+    device = told["bytes_of_a_device"]
+    left = device["usable"] - device["weights"] - device["drafter"]
+    assert (told["fits"], told["max_batch_size"]) == (True, 128)
+    assert 3 * device["slots"] * 129 // (129 + told["state_snapshots"]) < left
+
+
 def test_what_an_encoder_computes_is_not_guessed(seq2seq: Checkpoints) -> None:
     (use,) = facts(planned(str(seq2seq("t5")), "--devices", "l4"))["contexts"]
     assert use["tokens_per_second"] > use["tokens_per_second_alone"] > 0
