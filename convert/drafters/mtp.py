@@ -20,7 +20,7 @@ from convert.compose import as_stored
 from convert.config.config import Config
 from convert.drafters.stored_drafter import StoredDrafter
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, drafting_layers, with_family_names
+from convert.families.family import Family, drafting_layers, named, with_family_names
 from convert.families.multimodal import text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.mapping.kv_scales import PATTERNS
@@ -49,8 +49,8 @@ def find_module(config: Config, tensors: Tensors, directory: Path) -> Callable[[
     if text.text("model_type") not in FAMILIES:
         return None
     family = family_of(text)
-    named, numbers = _numbered(family, text, tensors), _numbers(family, text)
-    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in named)
+    in_layers, numbers = _numbered(family, text, tensors), _numbers(family, text)
+    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in in_layers)
     further = beside and any(re.search(FURTHER, name) for name in tensors)
     return partial(_open, config, tensors, directory) if there and not further else None
 
@@ -68,15 +68,15 @@ def _numbered(family: Family, config: Config, tensors: Tensors) -> Tensors:
     if not family.module:
         return tensors
     (number,) = _numbers(family, config)
-    named = tuple((pattern, name.replace("{n}", str(number))) for pattern, name in family.module)
-    return RenamedTensors(tensors, named)
+    return RenamedTensors(tensors, tuple((old, new.replace("{n}", str(number))) for old, new in family.module))
 
 
 def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -> StoredDrafter:
     """The module of `model`, in whose `directory` `tensors` are.
 
     Raises:
-        CheckpointError: tensors are missing, or have other shapes than the model's layers.
+        CheckpointError: tensors are missing, or have other shapes than the model's layers; or it has experts, and the
+            model none.
     """
     text, tensors = text_part(config, with_weights(config, tensors))
     family = family_of(text)
@@ -84,11 +84,12 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
     named_alike = _numbered(family, text, with_family_names(family, tensors))
     only = RenamedTensors(named_alike, (), only=rf"\.layers\.{number}\.")
     family = as_stored(family, model, only, range(number, number + 1))
-    spec = _module_of(model, with_experts=any(".experts." in name for name in only))
+    with named(text):
+        spec = _module_of(model, with_experts=any(".experts." in name for name in only))
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
     made = recipes(spec.spec, _names(family, number), family.layout, table)
-    named = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
-    return StoredDrafter(spec, only, named, directory, (*family.ignore, *COPIES, *PATTERNS))
+    of_drafter = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
+    return StoredDrafter(spec, only, of_drafter, directory, (*family.ignore, *COPIES, *PATTERNS))
 
 
 def _module_of(model: ModelSpec, with_experts: bool) -> Eagle:

@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from convert.config.rope_override import override_rope
+from convert.errors import CheckpointError
 from convert.outline import HEADERS, open_outline
 from convert.source import OpenModel, open_model, with_rope
 from jaxengine.architecture.drafter import DRAFTER, DrafterSource, Eagle
@@ -117,3 +118,13 @@ def test_modules_that_predict_several_tokens_are_not_read(zoo: Callable[[str], P
     file = directory / "model.safetensors"
     save_file(load_file(file) | {"mtp.layers.1.input_layernorm.weight": torch.ones(64)}, file, {"format": "pt"})
     assert open_model(str(directory)).module is None
+
+
+def test_experts_of_which_the_model_has_none_are_refused(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+    file = directory / "model.safetensors"
+    save_file(
+        load_file(file) | {"mtp.layers.0.mlp.experts.0.up_proj.weight": torch.ones(8, 64)}, file, {"format": "pt"}
+    )
+    with pytest.raises(CheckpointError, match=r"config\.json: .*experts, the model describes none"):
+        module_of(open_model(str(directory)))
