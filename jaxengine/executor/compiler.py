@@ -128,7 +128,7 @@ class Compiler:
     def lower_backbone(self, shape: StepShape) -> Any:
         arguments = self._of_step(shape, self.model.leaves[shape.adapters])
         returns = (*arguments[2:4], None, None, None)
-        function = partial(self.model.backbones[shape.adapters], shape)
+        function = partial(self.model.backbones[shape.adapters], shape, self.shapes.guesses > 0)
         return self._lower(function, arguments, donate=(2, 3), returns=returns)
 
     def lower_encode(self, shape: StepShape) -> Any:

@@ -207,6 +207,7 @@ class Backbone(Split):
     def __call__(
         self,
         shape: StepShape,
+        drafts: bool,
         leaves: list[Array],
         adapters: Adapters,
         layers: Layers,
@@ -217,8 +218,8 @@ class Backbone(Split):
         """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
         [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens, if any but those are read.
 
-        `pool` is what a model has seen, for a step whose tokens may be of images or whose layers attend to any, see
-        `step/see.py`.
+        `drafts` tells whether any step verifies some. `pool` is what a model has seen, for a step whose tokens may be
+        of images or whose layers attend to any, see `step/see.py`.
         """
         decoder: Decoder = self.merged(leaves, adapters)
         step = Unpacked.of(shape, slot_state, packed)
@@ -227,7 +228,7 @@ class Backbone(Split):
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         if decoder.spec.recurrent_layers:
             batches.append(step.of_slots(batches[0]))
-        if decoder.spec.keeps_states and shape.verifies:
+        if decoder.spec.keeps_states and drafts and shape.verifies:
             batches[-1] = step.settled(batches[-1])
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
         seen = _seen(decoder.spec, pool, step.sight, batches[0])

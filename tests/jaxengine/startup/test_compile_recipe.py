@@ -90,3 +90,21 @@ def test_a_step_without_adapters_is_the_same_program_whether_others_may_have_som
         return [compiler.lower_backbone(shape).as_text() for shape in plain]
 
     assert lowered(enable_lora=True) == lowered(enable_lora=False)
+
+
+def test_only_where_some_may_draft_are_states_of_guesses_told_from_others(zoo: Callable[[str], Path]) -> None:
+    """A step that may have as many rows as tokens has the shape of one that verifies, whether any does."""
+    model = open_model(str(zoo("lfm2")))
+
+    def scatters(drafts: int) -> list[int]:
+        options = EngineOptions(max_batch_size=16, max_batch_prefill_tokens=64, speculate=drafts)
+        setup = Setup.decide(model, options)
+        shapes = setup.shapes(derive_limits(options, setup.spec, setup.device), 8)
+        assert shapes.mixed(16).verifies and not shapes.mixed(64).verifies
+        abstract = abstract_parameters(setup.spec, setup.mesh, setup.dtype, setup.device, setup.formats)
+        compiler = setup.compiler(shapes, abstract)
+        lowered = [compiler.lower_backbone(shapes.mixed(tokens)) for tokens in (16, 64)]
+        return [each.as_text().count("stablehlo.scatter") for each in lowered]
+
+    (short, long), (short_with_drafts, long_with_drafts) = scatters(0), scatters(1)
+    assert short < short_with_drafts and long == long_with_drafts
