@@ -132,6 +132,6 @@ class Plan:
     @property
     def decodes(self) -> bool:
         """Whether every row is one token, of no image, that was never computed before, and samples the next."""
-        if self.tokens != sum(1 + row.again for row in self.rows):
+        if self.tokens > len(self.rows) and self.tokens != sum(1 + row.again for row in self.rows):
             return False
         return all(row.samples and not (row.sequence.images and row.sees) for row in self.rows)
