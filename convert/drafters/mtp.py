@@ -64,11 +64,12 @@ def _numbers(family: Family, config: Config) -> range:
 
 
 def _numbered(family: Family, config: Config, tensors: Tensors) -> Tensors:
-    """`tensors`, of which a module beside the model has the names of one more layer."""
+    """`tensors`; of a model with a module beside it only this, under the names of one more layer."""
     if not family.module:
         return tensors
     (number,) = _numbers(family, config)
-    return RenamedTensors(tensors, tuple((old, new.replace("{n}", str(number))) for old, new in family.module))
+    renames = tuple((old, new.replace("{n}", str(number))) for old, new in family.module)
+    return RenamedTensors(tensors, renames, only=BESIDE)
 
 
 def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -> StoredDrafter:
