@@ -128,3 +128,10 @@ def test_experts_of_which_the_model_has_none_are_refused(zoo: Callable[[str], Pa
     )
     with pytest.raises(CheckpointError, match=r"config\.json: .*experts, the model describes none"):
         module_of(open_model(str(directory)))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bloom", "falcon_mamba"])
+def test_a_model_without_one_is_opened_whatever_its_configuration_calls_its_layers(
+    name: str, zoo: Callable[[str], Path]
+) -> None:
+    assert open_model(str(zoo(name))).module is None
