@@ -20,7 +20,7 @@ from convert.compose import as_stored
 from convert.config.config import Config
 from convert.drafters.stored_drafter import StoredDrafter
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, drafting_layers, named, with_family_names
+from convert.families.family import Family, drafting_layers, named, refuse, with_family_names
 from convert.families.multimodal import text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.mapping.kv_scales import PATTERNS
@@ -77,9 +77,10 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
 
     Raises:
         CheckpointError: tensors are missing, or have other shapes than the model's layers; or it has experts, and the
-            model none.
+            model none, or an embedding of its own.
     """
     text, tensors = text_part(config, with_weights(config, tensors))
+    refuse(text, mtp_use_dedicated_embeddings=False)
     family = family_of(text)
     (number,) = _numbers(family, text)
     named_alike = _numbered(family, text, with_family_names(family, tensors))

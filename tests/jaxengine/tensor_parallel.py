@@ -1,6 +1,6 @@
 """One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, a mixture of experts over 2
-and 4, a model with an encoder and one of state spaces over 2, adapters of the second over 2 and 8, and drafts of the
-second for the first over 4, as a program:
+and 4, a model with an encoder and one of state spaces over 2, adapters of the second over 2 and 8, drafts of the second
+for the first over 4, and drafts for a model with linear attention over 2, as a program:
 `python -m tests.jaxengine.tensor_parallel DIRECTORY …`, in this order.
 
 How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
@@ -64,6 +64,15 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     }
 
 
+def plain(directory: Path) -> dict[str, Any]:
+    """What the model answers on one device."""
+    served = serve(load(directory, **SMALL), REQUESTS)
+    return {
+        "ids": [answer.ids for answer in served.values()],
+        "logprobs": [token.logprob for answer in served.values() for token in answer.tokens],
+    }
+
+
 def speculated(directory: Path, devices: int, answers: list[list[int]]) -> dict[str, object]:
     """What the model answers on `devices` devices where steps verify drafts, most of them begun as in `answers`."""
     engine = load(directory, every_bucket=True, tensor_parallel=devices, speculate=3, **SMALL)
@@ -119,7 +128,14 @@ def refusal(directory: Path, devices: int) -> str:
 
 
 def main(
-    directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path, adapters: Path, eagle: Path
+    directory: Path,
+    few_heads: Path,
+    experts: Path,
+    encoder: Path,
+    states: Path,
+    adapters: Path,
+    eagle: Path,
+    linear: Path,
 ) -> None:
     reports = {devices: report(directory, devices) for devices in DEVICES}
     refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
@@ -136,6 +152,8 @@ def main(
     outcome["drafted"] = {devices: drafted(directory, few_heads, devices) for devices in (1, 4)}
     outcome["eagle"] = {devices: drafted(directory, eagle, devices) for devices in (1, 4)}
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
+    alone = plain(linear)
+    outcome["linear"] = {1: alone, 2: speculated(linear, 2, alone["ids"])}
     print(json.dumps(outcome))
 
 

@@ -1,6 +1,7 @@
 """The module among a model's own tensors is found however these are stored, and fits the model as it is."""
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -111,6 +112,15 @@ def test_experts_of_one_beside_the_model_may_be_stored_apart(
     for parameter in floats.spec.parameters():
         found, expected = quantised.read(parameter, ()), floats.read(parameter, ())
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-3, err_msg=parameter)
+
+
+def test_one_with_an_embedding_of_its_own_is_refused(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"mtp_use_dedicated_embeddings": True}))
+    model = open_model(str(directory))
+    with pytest.raises(CheckpointError, match=r"config.json: mtp_use_dedicated_embeddings other than False"):
+        module_of(model)
 
 
 def test_modules_that_predict_several_tokens_are_not_read(zoo: Callable[[str], Path], tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         adapted(few_heads, seed=number, r=2 + number).save_pretrained(adapters / f"a{number}")
     made = TinyEagle(Kind((0, 2), kv_heads=4, own_head=True, draft_vocab=200), 64, VOCAB)
     eagle = made.write(tmp_path_factory.mktemp("eagle"))
-    models = map(str, (directory, few_heads, experts, encoder, states, adapters, eagle))
+    linear = write_model(tmp_path_factory.mktemp("linear") / "qwen3_5", ZOO["qwen3_5"])
+    models = map(str, (directory, few_heads, experts, encoder, states, adapters, eagle, linear))
     program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
     done = subprocess.run(program, env={**os.environ, **xla.devices(8)}, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -54,8 +55,11 @@ def test_the_answers_are_those_of_one_device(outcome: dict[str, Any], devices: i
     assert many["scores"] == pytest.approx(one["scores"], abs=1e-3)
 
 
-def test_drafts_verified_on_two_devices_change_no_answer(outcome: dict[str, Any]) -> None:
+@pytest.mark.parametrize("of", ["attention", "states"])
+def test_drafts_verified_on_two_devices_change_no_answer(outcome: dict[str, Any], of: str) -> None:
     one, two = outcome["reports"]["1"], outcome["speculated"]
+    if of == "states":
+        one, two = outcome["linear"]["1"], outcome["linear"]["2"]
     assert two["ids"] == one["ids"] and two["accepted"] > 6
     assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
 
