@@ -6,12 +6,15 @@ GLM 4.5; Qwen3-Next). It stands among the model's own tensors, as one more layer
     model.layers.{n}.…                  a layer like the model's last, or its last with attention
     model.layers.{n}.shared_head.norm   [hidden]; shared_head.head and embed_tokens are copies of the model's
 
-or beside it, under names that `Family.module` turns into these. As vLLM and transformers run it, what its head reads is
-the hidden state for the guess behind.
+or beside the model (`Family.module`), where it has
+
+    mtp.pre_fc_norm_embedding, pre_fc_norm_hidden, fc, norm; mtp.layers.0.…
+
+As vLLM and transformers run it, what its head reads is the hidden state for the guess behind.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,40 +39,34 @@ OF_MODULE = {
     "feature_norm": "hnorm.weight",
     "final_norm": "shared_head.norm.weight",
 }
+BESIDE = {
+    "fusion": "fc.weight",
+    "embedding_norm": "pre_fc_norm_embedding.weight",
+    "feature_norm": "pre_fc_norm_hidden.weight",
+    "final_norm": "norm.weight",
+}
 COPIES = (r"\.embed_tokens\.weight$", r"\.shared_head\.head\.weight$")
-FUSION = "eh_proj."  # in front of what is left of the name where the matrix is quantised
-BESIDE = r"^mtp\."
-FURTHER = r"^mtp\.layers\.[1-9]"  # of one that predicts more than a token
+FUSION, FUSION_BESIDE = "eh_proj.", "fc."  # in front of what is left of the name where the matrix is quantised
+MODULE = "mtp."  # in front of the names of one beside the model
+FURTHER = r"^mtp\.layers\.[1-9]"  # of one that predicts several tokens
 
 
 def find_module(config: Config, tensors: Tensors, directory: Path) -> Callable[[ModelSpec], StoredDrafter] | None:
     """What opens the module among `tensors`; None where there is none, or more than one."""
-    beside = any(re.search(BESIDE, name) for name in tensors)
+    beside = any(name.startswith(MODULE) for name in tensors)
     text = text_config(config) if beside else config
     if text.text("model_type") not in FAMILIES:
         return None
-    family = family_of(text)
-    in_layers, numbers = _numbered(family, text, tensors), _numbers(family, text)
-    there = len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in in_layers)
-    further = beside and any(re.search(FURTHER, name) for name in tensors)
-    return partial(_open, config, tensors, directory) if there and not further else None
+    there = _is_there(family_of(text), text, tensors)
+    return partial(_open, config, tensors, directory) if there else None
 
 
-def _numbers(family: Family, config: Config) -> range:
-    """Those of the modules among the model's layers, or of the one beside it if it were there."""
-    if not family.module:
-        return drafting_layers(family, config)
-    layers = config.integer("num_hidden_layers")
-    return range(layers, layers + 1)
-
-
-def _numbered(family: Family, config: Config, tensors: Tensors) -> Tensors:
-    """`tensors`; of a model with a module beside it only this, under the names of one more layer."""
-    if not family.module:
-        return tensors
-    (number,) = _numbers(family, config)
-    renames = tuple((old, new.replace("{n}", str(number))) for old, new in family.module)
-    return RenamedTensors(tensors, renames, only=BESIDE)
+def _is_there(family: Family, config: Config, tensors: Tensors) -> bool:
+    if family.module:
+        there = any(name.startswith(MODULE + FUSION_BESIDE) for name in tensors)
+        return there and not any(re.search(FURTHER, name) for name in tensors)
+    numbers = drafting_layers(family, config)
+    return len(numbers) == 1 and any(f".layers.{numbers[0]}.{FUSION}" in name for name in tensors)
 
 
 def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -> StoredDrafter:
@@ -82,16 +79,29 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
     text, tensors = text_part(config, with_weights(config, tensors))
     refuse(text, mtp_use_dedicated_embeddings=False)
     family = family_of(text)
-    (number,) = _numbers(family, text)
-    named_alike = _numbered(family, text, with_family_names(family, tensors))
-    only = RenamedTensors(named_alike, (), only=rf"\.layers\.{number}\.")
+    if family.module:
+        number, only = 0, RenamedTensors(tensors, (), only=rf"^{re.escape(MODULE)}")
+        family = _beside(family)
+    else:
+        (number,) = drafting_layers(family, text)
+        only = RenamedTensors(with_family_names(family, tensors), (), only=rf"\.layers\.{number}\.")
     family = as_stored(family, model, only, range(number, number + 1))
     with named(text):
         spec = _module_of(model, with_experts=any(".experts." in name for name in only))
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
     made = recipes(spec.spec, _names(family, number), family.layout, table)
-    of_drafter = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
-    return StoredDrafter(spec, only, of_drafter, directory, (*family.ignore, *COPIES, *PATTERNS))
+    named_alike = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
+    return StoredDrafter(spec, only, named_alike, directory, (*family.ignore, *COPIES, *PATTERNS))
+
+
+def _beside(family: Family) -> Family:
+    """`family` with the names of the layers of its module, which no pattern of it ignores."""
+
+    def renamed(tensors: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        begin = MODULE + "layers.{i}."
+        return {key: tuple(re.sub(r"^.*layers\.\{i\}\.", begin, each) for each in tensors[key]) for key in tensors}
+
+    return replace(family, tensors=renamed(family.tensors), apart=renamed(family.apart), ignore=())
 
 
 def _module_of(model: ModelSpec, with_experts: bool) -> Eagle:
@@ -126,5 +136,7 @@ def _names(family: Family, number: int) -> dict[str, tuple[str, ...]]:
         for name, theirs in family.tensors.items()
         if name.startswith("layers.{i}.")
     }
+    if family.module:
+        return layers | {name: (MODULE + theirs,) for name, theirs in BESIDE.items()}
     prefix, _, _ = family.tensors["layers.{i}.out"][0].partition("{i}")
     return layers | {name: (f"{prefix}{number}.{theirs}",) for name, theirs in OF_MODULE.items()}

@@ -46,8 +46,8 @@ class Family:
     replacement, first changes its first match in a name. Tensors whose names then match `ignore` are no weights but
     buffers, which older libraries saved. Those that match `copies` repeat the embedding. `apart` names the experts of
     a joint layout where a checkpoint has a module for each, as tools that quantise modules write it. `drafting` is the
-    configuration's key for how many modules stand behind the layers, numbered on, which only draft. `module` are the
-    renames of one that stands beside the model to the names that it would have there, with `{n}` for its number.
+    configuration's key for how many modules stand behind the layers, numbered on, which only draft. `module`
+    tells whether one may stand beside the model.
     """
 
     spec: Callable[[Config], ModelSpec]
@@ -58,7 +58,7 @@ class Family:
     copies: str = "$^"
     apart: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drafting: str = ""
-    module: tuple[tuple[str, str], ...] = ()
+    module: bool = False
 
 
 def drafting_layers(family: Family, config: Config) -> range:

@@ -16,13 +16,6 @@ from jaxengine.architecture.model import Attention, LayerKind, LinearAttention, 
 LINEAR = "linear_attention"
 INTERVAL = 4  # of the layers with attention, where a configuration does not say it
 DRAFTING = (r"^mtp\.",)
-MODULE = (
-    (r"^mtp\.fc\.", "model.layers.{n}.eh_proj."),
-    (r"^mtp\.pre_fc_norm_embedding\.", "model.layers.{n}.enorm."),
-    (r"^mtp\.pre_fc_norm_hidden\.", "model.layers.{n}.hnorm."),
-    (r"^mtp\.norm\.", "model.layers.{n}.shared_head.norm."),
-    (r"^mtp\.layers\.0\.", "model.layers.{n}."),
-)
 OF_THE_WHOLE = ((r"^model\.language_model\.", "model."),)  # names that transformers keeps where it saves a text part
 MIXER = LAYER + "linear_attn."
 HYBRID = {
@@ -86,7 +79,7 @@ def _with_experts(config: Config) -> ModelSpec:
 
 
 LAYOUT = Layout(gated_queries=True)
-QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, OF_THE_WHOLE, (*BUFFERS, *DRAFTING), module=MODULE)
+QWEN3_5 = Family(_hybrid, {**TENSORS, **HYBRID, **APART}, LAYOUT, OF_THE_WHOLE, (*BUFFERS, *DRAFTING), module=True)
 QWEN3_5_MOE = Family(
     _with_experts,
     {**EXPERTS, **HYBRID, **APART, **JOINT_EXPERTS},
@@ -94,6 +87,6 @@ QWEN3_5_MOE = Family(
     OF_THE_WHOLE,
     (*BUFFERS, *DRAFTING),
     apart={name: EXPERTS[name] for name in JOINT_EXPERTS},
-    module=MODULE,
+    module=True,
 )
-QWEN3_NEXT = Family(_with_experts, {**EXPERTS, **HYBRID, **JOINT}, LAYOUT, ignore=(*BUFFERS, *DRAFTING), module=MODULE)
+QWEN3_NEXT = Family(_with_experts, {**EXPERTS, **HYBRID, **JOINT}, LAYOUT, ignore=(*BUFFERS, *DRAFTING), module=True)

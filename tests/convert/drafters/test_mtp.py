@@ -123,6 +123,17 @@ def test_one_with_an_embedding_of_its_own_is_refused(zoo: Callable[[str], Path],
         module_of(model)
 
 
+def test_what_is_missing_is_named_as_it_is_stored(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["mtp.norm.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    model = open_model(str(directory))
+    with pytest.raises(CheckpointError, match=r"lacks tensor 'mtp\.norm\.weight'"):
+        module_of(model)
+
+
 def test_modules_that_predict_several_tokens_are_not_read(zoo: Callable[[str], Path], tmp_path: Path) -> None:
     directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
     file = directory / "model.safetensors"
