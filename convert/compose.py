@@ -12,6 +12,7 @@ from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.family import (
     Family,
+    as_stored,
     check_copies,
     complete_spec,
     drafting_layers,
@@ -24,7 +25,7 @@ from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
-from convert.mapping.recipes import checkpoint_names, recipes
+from convert.mapping.recipes import recipes
 from convert.mapping.renamed_tensors import RenamedTensors
 from convert.mapping.united_tensors import UnitedTensors
 from convert.quantized.tensors import with_weights
@@ -79,23 +80,6 @@ def compose_as(
         return ComposedSource(spec, renamed, made, ignore)
     seen = UnitedTensors(renamed, eyes.tensors)
     return ComposedSource(spec, seen, made | eyes.recipes(spec), (*ignore, *eyes.ignore(spec)))
-
-
-def as_stored(family: Family, spec: ModelSpec, tensors: Tensors, layers: range) -> Family:
-    """`family` as the checkpoint has the experts of `layers`: apart, or joint. Qwen3-VL's are turned on the hub, and
-    not where transformers 5 has saved them, which reads either, by the shape.
-    """
-    layout = family.layout
-    if not layout.joint_experts or spec.experts is None:
-        return family
-    if any(name.format(i=i, e=0) in tensors for names in family.apart.values() for name in names for i in layers):
-        return replace(family, tensors={**family.tensors, **family.apart}, layout=replace(layout, joint_experts=""))
-    straight = spec.experts.count, spec.hidden_size, spec.experts.ffn_size
-    names = (checkpoint_names(family.tensors, f"layers.{i}.experts_down")[0] for i in layers)
-    saved = any(name in tensors and tensors.shape(name) == straight for name in names)
-    if layout.joint_experts == "turned" and saved:
-        return replace(family, layout=replace(layout, joint_experts="straight"))
-    return family
 
 
 def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensors) -> bool:

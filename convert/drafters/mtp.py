@@ -19,11 +19,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from convert.compose import as_stored
 from convert.config.config import Config
 from convert.drafters.stored_drafter import StoredDrafter
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, drafting_layers, named, refuse, with_family_names
+from convert.families.family import Family, as_stored, drafting_layers, named, refuse, with_family_names
 from convert.families.multimodal import text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.mapping.kv_scales import PATTERNS

@@ -96,6 +96,23 @@ def _outer_prefix(tensors: Tensors, known: tuple[str, ...]) -> str:
     return next((name.removesuffix(each) for each in known for name in tensors if name.endswith(f".{each}")), "")
 
 
+def as_stored(family: Family, spec: ModelSpec, tensors: Tensors, layers: range) -> Family:
+    """`family` as the checkpoint has the experts of `layers`: apart, or joint. Qwen3-VL's are turned on the hub, and
+    not where transformers 5 has saved them, which reads either, by the shape.
+    """
+    layout = family.layout
+    if not layout.joint_experts or spec.experts is None:
+        return family
+    if any(name.format(i=i, e=0) in tensors for names in family.apart.values() for name in names for i in layers):
+        return replace(family, tensors={**family.tensors, **family.apart}, layout=replace(layout, joint_experts=""))
+    straight = spec.experts.count, spec.hidden_size, spec.experts.ffn_size
+    names = (checkpoint_names(family.tensors, f"layers.{i}.experts_down")[0] for i in layers)
+    saved = any(name in tensors and tensors.shape(name) == straight for name in names)
+    if layout.joint_experts == "turned" and saved:
+        return replace(family, layout=replace(layout, joint_experts="straight"))
+    return family
+
+
 def check_copies(family: Family, tensors: Tensors) -> None:
     """Raise CheckpointError where a copy of the embedding differs from it: these models have only one."""
     (embedding,) = family.tensors["embedding"]
