@@ -89,8 +89,8 @@ def _open(config: Config, tensors: Tensors, directory: Path, model: ModelSpec) -
         spec = _module_of(model, with_experts=any(".experts." in name for name in only))
     table = {name.removeprefix(DRAFTER): each for name, each in spec.parameters().items()}
     made = recipes(spec.spec, _names(family, number), family.layout, table)
-    named_alike = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
-    return StoredDrafter(spec, only, named_alike, directory, (*family.ignore, *COPIES, *PATTERNS))
+    of_drafter = {f"{DRAFTER}{name}": recipe for name, recipe in made.items()}
+    return StoredDrafter(spec, only, of_drafter, directory, (*family.ignore, *COPIES, *PATTERNS))
 
 
 def _beside(family: Family) -> Family:

@@ -48,8 +48,8 @@ def _problem(spec: ModelSpec, target: ModelSpec) -> str:
         return "its layers keep states, which cannot take a wrong guess back"
     if spec.traced:
         return "a model that runs as transformers' own module cannot draft"
-    if _lacks_pages(target):
-        return f"{_lacks_pages(target)}, so it keeps no page for each token, which the draft model needs"
+    if lacking := _lacks_pages(target):
+        return f"{lacking}, so it keeps no page for each token, which the draft model needs"
     if spec.vocab_size < target.tokens:
         return f"its vocabulary of {spec.vocab_size} lacks some of the model's {target.tokens} tokens"
     return ""
@@ -61,8 +61,8 @@ def _problem_of_target(target: ModelSpec) -> str:
         return "for a model with an encoder none can draft"
     if target.traced:
         return "the model runs as transformers' own module, of which no hidden states are read"
-    if _lacks_pages(target):
-        return f"{_lacks_pages(target)}, so it keeps no page for each token, where features could lie"
+    if lacking := _lacks_pages(target):
+        return f"{lacking}, so it keeps no page for each token, where features could lie"
     return ""
 
 

@@ -33,6 +33,12 @@ def with_module(zoo: Callable[[str], Path], tmp_path: Path) -> Path:
     return TinyModule(zoo("glm4_moe")).write(tmp_path / "model")
 
 
+@pytest.fixture
+def beside(zoo: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A model beside which it stands."""
+    return TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+
+
 def module_of(model: OpenModel) -> DrafterSource:
     assert model.module is not None
     return model.module(model.source.spec)
@@ -114,41 +120,39 @@ def test_experts_of_one_beside_the_model_may_be_stored_apart(
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-3, err_msg=parameter)
 
 
-def test_one_with_an_embedding_of_its_own_is_refused(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"mtp_use_dedicated_embeddings": True}))
-    model = open_model(str(directory))
+def test_one_with_an_embedding_of_its_own_is_refused(beside: Path) -> None:
+    config = json.loads((beside / "config.json").read_text())
+    (beside / "config.json").write_text(json.dumps(config | {"mtp_use_dedicated_embeddings": True}))
+    model = open_model(str(beside))
     with pytest.raises(CheckpointError, match=r"config.json: mtp_use_dedicated_embeddings other than False"):
         module_of(model)
 
 
-def test_what_is_missing_is_named_as_it_is_stored(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
+def stored_otherwise(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> OpenModel:
+    """The model in `directory` with its tensors as `change` leaves them."""
     file = directory / "model.safetensors"
     tensors = load_file(file)
-    del tensors["mtp.norm.weight"]
+    change(tensors)
     save_file(tensors, file, {"format": "pt"})
-    model = open_model(str(directory))
+    return open_model(str(directory))
+
+
+def test_what_is_missing_is_named_as_it_is_stored(beside: Path) -> None:
+    model = stored_otherwise(beside, lambda tensors: tensors.pop("mtp.norm.weight"))
     with pytest.raises(CheckpointError, match=r"lacks tensor 'mtp\.norm\.weight'"):
         module_of(model)
 
 
-def test_modules_that_predict_several_tokens_are_not_read(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
-    file = directory / "model.safetensors"
-    save_file(load_file(file) | {"mtp.layers.1.input_layernorm.weight": torch.ones(64)}, file, {"format": "pt"})
-    assert open_model(str(directory)).module is None
+def test_modules_that_predict_several_tokens_are_not_read(beside: Path) -> None:
+    further = {"mtp.layers.1.input_layernorm.weight": torch.ones(64)}
+    assert stored_otherwise(beside, lambda tensors: tensors.update(further)).module is None
 
 
-def test_experts_of_which_the_model_has_none_are_refused(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    directory = TinyModule(zoo("qwen3_5")).write(tmp_path / "model")
-    file = directory / "model.safetensors"
-    save_file(
-        load_file(file) | {"mtp.layers.0.mlp.experts.0.up_proj.weight": torch.ones(8, 64)}, file, {"format": "pt"}
-    )
+def test_experts_of_which_the_model_has_none_are_refused(beside: Path) -> None:
+    experts = {"mtp.layers.0.mlp.experts.0.up_proj.weight": torch.ones(8, 64)}
+    model = stored_otherwise(beside, lambda tensors: tensors.update(experts))
     with pytest.raises(CheckpointError, match=r"config\.json: .*experts, the model describes none"):
-        module_of(open_model(str(directory)))
+        module_of(model)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bloom", "falcon_mamba"])
